@@ -1,0 +1,85 @@
+"""Values of the operator's side: frozen, without behaviour beyond what their fields say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Param = bool | int | float | str | list[Any] | dict[str, Any] | None
+"""A job parameter's value: what TOML and JSON can hold."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the worker's container may use; sizes in bytes."""
+
+    shm_bytes: int = 8 * 10**9
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine, as its TOML file describes it."""
+
+    name: str
+    runtime: str = "docker"
+    """`docker`, or `local` for this machine's own Python."""
+    ssh: str | None = None
+    """Whatever `ssh` takes as a destination; `local` is this machine's own Docker; None for runtime local."""
+    jump: str | None = None
+    jump_key: str | None = None
+    host_key: str | None = None
+    image: str = "torch-2.6"
+    workspace: str = "~/runner"
+    gpus: str | tuple[int, ...] = "all"
+    """`all`, `none`, or the indices nvidia-smi shows."""
+    slots: int | None = None
+    """Runs at once that lease no GPU; None is the CPU count there."""
+    transport: str = "auto"
+    limits: Limits = field(default_factory=Limits)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    source: Path | None = None
+    """The file it came from; None for the embedded default."""
+
+
+@dataclass(frozen=True)
+class ImagePin:
+    """What a host's `image` names: a base to build on and what it needs of the machine."""
+
+    name: str
+    base: str
+    torch: str
+    cuda: str
+    driver_min: str
+    capabilities: tuple[str, ...]
+    pip: tuple[str, ...] = ()
+    source: Path | None = None
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A recipe: one TOML file in agents/."""
+
+    name: str
+    command: tuple[str, ...]
+    """The argv to run from the snapshot's root; `python` stands for the job's Python."""
+    entry: str | None = None
+    """The file beside the TOML file that `command` starts; None when the file gives a command."""
+    nproc: int = 1
+    gpus: str | int = "auto"
+    launcher: str = "auto"
+    grace_s: float = 25.0
+    metric: str | None = None
+    params: Mapping[str, Param] = field(default_factory=dict)
+    source: Path | None = None
+
+
+@dataclass(frozen=True)
+class Project:
+    """The operator's project folder."""
+
+    root: Path
+    id: str
+    name: str

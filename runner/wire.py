@@ -1,0 +1,254 @@
+"""The conversation between operator and worker, and the records both read (stdlib, Python 3.9).
+
+One command is one conversation over the worker program's stdin and stdout. The worker speaks
+first: the magic line, then frames. What a chatty shell prints before that line is skipped.
+
+    runner-wire/1 LF
+    frame = u32 payload length (at most 16 MiB), u8 kind, u32 stream, payload
+
+    kind      payload   means
+    1 REQ     JSON      {"verb": …, …arguments}; opens the stream it stands on
+    2 REP     JSON      the answer; the last frame of its stream
+    3 DATA    bytes     belongs to the verb of its stream
+    4 END     empty     no more DATA from this side on this stream
+    5 PING    empty     stream 0; both sides send one each second
+    6 ERR     JSON      {"code": …, "text": …}; the last frame of its stream
+    7 EVENT   JSON      belongs to the verb of its stream; on stream 0: the hello
+
+The first frame of the worker is its hello, an EVENT on stream 0; the client does not wait for it
+before it sends its first request:
+
+    {"wire": 1, "version": "0.1.0", "worker": "w-3f…", "runtime": "docker", "image": "torch-2.6",
+     "now": 1764600000.0, "python": "3.11.2"}
+
+The client takes the link for dead after `CLIENT_PATIENCE_S` without a frame (connecting has its
+own limit), the worker after `WORKER_PATIENCE_S`.
+
+Error codes (`ERR`): conflict, corrupt, changed, bad-path, bad-request, no-space, no-gpu,
+unknown-run, wrong-state, no-verb, os (with errno), version, busy, bug.
+
+A **pack** carries file contents in DATA frames, as one byte stream cut anywhere:
+32 bytes sha256, u64 size, then the bytes, again and again.
+
+A **tree** is the list of what a snapshot holds: `[path, kind, mode, size, sha256-or-target]`,
+sorted by path, kind `f` (file), `d` (an empty folder) or `l` (link; the last item is its target).
+Paths are relative, with `/`, UTF-8 with surrogateescape. Its digest is `tree_digest`.
+
+Readers ignore keys they do not know, so a newer worker may say more. Version 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import dataclass, field, fields
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+WIRE = 1
+MAGIC = b"runner-wire/1\n"
+MAX_FRAME = 16 << 20
+CHUNK = 256 * 1024
+BEAT_S = 1.0
+CLIENT_PATIENCE_S = 3.5
+WORKER_PATIENCE_S = 15.0
+
+REQ, REP, DATA, END, PING, ERR, EVENT = range(1, 8)
+_HEAD = struct.Struct(">IBI")
+PACK_HEAD = struct.Struct(">32sQ")
+TAIL_HEAD = struct.Struct(">Q")
+"""Before the bytes of each DATA frame of a tail: their offset in the log."""
+PART_HEAD = struct.Struct(">IQ")
+"""Before each file's bytes in a `get`: its index in what was asked, and how many bytes follow."""
+
+
+class WireError(Exception):
+    """What came is not a frame of this protocol."""
+
+
+Frame = Tuple[int, int, bytes]
+
+
+def pack_frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
+    """One frame. Raises WireError when the payload is too large."""
+    if len(payload) > MAX_FRAME:
+        raise WireError("frame of %d bytes; at most %d" % (len(payload), MAX_FRAME))
+    return _HEAD.pack(len(payload), kind, stream) + payload
+
+
+def pack_json(kind: int, stream: int, body: Dict[str, Any]) -> bytes:
+    """One frame with a JSON payload; text keeps the bytes of odd file names (surrogates)."""
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=True)
+    return pack_frame(kind, stream, text.encode("ascii"))
+
+
+def read_json(payload: bytes) -> Dict[str, Any]:
+    """The JSON object in a frame. Raises WireError, also for nesting that json would not survive."""
+    try:
+        body = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise WireError("not JSON: %s" % error) from error
+    if not isinstance(body, dict):
+        raise WireError("not a JSON object")
+    return body
+
+
+class FrameReader:
+    """Turns a byte stream into frames. Bounded: a frame that claims too much is an error."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Frames completed by `data`. Raises WireError."""
+        self._buffer += data
+        position = 0
+        while len(self._buffer) - position >= _HEAD.size:
+            size, kind, stream = _HEAD.unpack_from(self._buffer, position)
+            if size > MAX_FRAME or not REQ <= kind <= EVENT:
+                raise WireError("not a frame (kind %d, %d bytes)" % (kind, size))
+            end = position + _HEAD.size + size
+            if len(self._buffer) < end:
+                break
+            payload = bytes(self._buffer[position + _HEAD.size : end])
+            position = end
+            yield kind, stream, payload
+        del self._buffer[:position]
+
+
+class Unpacker:
+    """Reads a pack piece by piece: yields (sha256 hex, size) when a file begins, then its bytes."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._left = 0
+        self._open = False
+
+    def feed(self, data: bytes) -> Iterator[Tuple[Optional[Tuple[str, int]], bytes]]:
+        """Pairs: (head, b"") opens a file, (None, bytes) continues it; a file ends at its size."""
+        self._buffer += data
+        while True:
+            if not self._open:
+                if len(self._buffer) < PACK_HEAD.size:
+                    return
+                digest, size = PACK_HEAD.unpack_from(self._buffer)
+                del self._buffer[: PACK_HEAD.size]
+                self._left, self._open = size, size > 0
+                yield (digest.hex(), size), b""
+                continue
+            if not self._buffer:
+                return
+            piece = bytes(self._buffer[: self._left])
+            del self._buffer[: len(piece)]
+            self._left -= len(piece)
+            self._open = self._left > 0
+            yield None, piece
+
+    @property
+    def idle(self) -> bool:
+        """Whether the pack may end here."""
+        return not self._open and not self._buffer
+
+
+TreeRow = Sequence[Any]
+
+
+def tree_digest(rows: Iterable[TreeRow]) -> str:
+    """The name of a snapshot: sha256 over its rows, whatever their order."""
+    digest = hashlib.sha256(b"runner-tree/1\n")
+    for path, kind, mode, size, what in sorted(rows, key=lambda row: str(row[0])):
+        line = "%s\0%s\0%o\0%d\0%s\n" % (path, kind, mode, size, what)
+        digest.update(line.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def plain_path(path: object) -> bool:
+    """Whether a path that the other side named is relative and made of plain components."""
+    return (
+        isinstance(path, str)
+        and 0 < len(path) <= 4096
+        and "\0" not in path
+        and all(part not in ("", ".", "..") and len(part) <= 1024 for part in path.split("/"))
+    )
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """One run as its worker sees it; times in seconds since the epoch, by the worker's clock."""
+
+    id: str
+    state: str
+    outcome: Optional[str] = None
+    cause: Optional[Dict[str, Any]] = None
+    """{"kind": …, "text": …} and the kind's own fields."""
+    job: Optional[str] = None
+    project: Dict[str, str] = field(default_factory=dict)
+    name: Optional[str] = None
+    tags: List[str] = field(default_factory=list)
+    sweep: Optional[str] = None
+    position: Optional[int] = None
+    """Place in the queue, from 1."""
+    reason: Optional[str] = None
+    """What a queued run waits for, or why an attempt is repeated."""
+    submitted_at: Optional[float] = None
+    started_at: Optional[float] = None
+    ended_at: Optional[float] = None
+    attempt: int = 0
+    restarts_left: int = 0
+    nproc: int = 1
+    gpus: List[Dict[str, Any]] = field(default_factory=list)
+    """[{"uuid": …, "index": …, "name": …}]"""
+    image: Optional[str] = None
+    params: Dict[str, Any] = field(default_factory=dict)
+    argv: List[str] = field(default_factory=list)
+    snapshot: Optional[str] = None
+    code: Dict[str, Any] = field(default_factory=dict)
+    """Where the snapshot came from: {"commit", "branch", "edited", "files", "bytes"}."""
+    metric: Optional[str] = None
+    step: Optional[int] = None
+    metrics: Dict[str, float] = field(default_factory=dict)
+    progress_at: Optional[float] = None
+    exit: Optional[Dict[str, Any]] = None
+    log_bytes: int = 0
+    checkpoints: List[Dict[str, Any]] = field(default_factory=list)
+    attempts: List[Dict[str, Any]] = field(default_factory=list)
+    """Only in full: [{"attempt", "started_at", "ended_at", "cause"}]."""
+
+    def to_json(self) -> Dict[str, Any]:
+        """The record as it travels."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_json(cls, body: Dict[str, Any]) -> "RunStatus":
+        """The record that came; keys of a newer worker are ignored. Raises WireError."""
+        known = {item.name for item in fields(cls)}
+        values = {key: value for key, value in body.items() if key in known}
+        if not isinstance(values.get("id"), str) or not isinstance(values.get("state"), str):
+            raise WireError("a run without id or state")
+        for item in fields(cls):
+            if item.name in values:
+                _check_type(item.name, values[item.name])
+        return cls(**values)
+
+
+_LISTS = frozenset({"tags", "gpus", "argv", "checkpoints", "attempts"})
+_TABLES = frozenset({"project", "params", "code", "metrics"})
+_NUMBERS = frozenset(
+    {"submitted_at", "started_at", "ended_at", "progress_at", "step", "position", "attempt"}
+    | {"restarts_left", "nproc", "log_bytes"}
+)
+
+
+def _check_type(name: str, value: Any) -> None:
+    if name in _LISTS:
+        good = isinstance(value, list)
+    elif name in _TABLES:
+        good = isinstance(value, dict)
+    elif name in _NUMBERS:
+        good = value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    elif name in ("cause", "exit"):
+        good = value is None or isinstance(value, dict)
+    else:
+        good = value is None or isinstance(value, str)
+    if not good:
+        raise WireError("%s of a run is %r" % (name, type(value).__name__))
