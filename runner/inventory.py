@@ -1,0 +1,341 @@
+"""What the operator keeps on disk: the project folder, its hosts, image pins and jobs.
+
+The project is the nearest folder upward with `runner.toml` or `hosts/`. Nothing here is rewritten,
+and nothing in these files can name a local command, an ssh option or a Docker option.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from runner.errors import NotFound, SpecError
+from runner.fields import NAME_RULE, Fields, did_you_mean, said, valid_name
+from runner.model import Host, ImagePin, JobSpec, Limits, Project
+from runner.recipes import parse_job
+
+PROJECT_FILE = "runner.toml"
+_NO_SPACES = r"[^\s-]\S*"
+_HOST_KEY = r"[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}"
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VERSION = r"[0-9]+(\.[0-9]+)*"
+
+
+def find_project(start: Path) -> Project:
+    """The project that `start` lies in. Raises SpecError when there is none."""
+    start = start.absolute()
+    for folder in (start, *start.parents):
+        if (folder / PROJECT_FILE).is_file() or (folder / "hosts").is_dir():
+            return _read_project(folder)
+    raise SpecError(
+        f"{start} is in no project (no runner.toml, no hosts/ upward); make one:", "runner init"
+    )
+
+
+def _read_project(root: Path) -> Project:
+    path = root / PROJECT_FILE
+    fields = Fields(read_toml(path) if path.is_file() else {}, where=PROJECT_FILE)
+    name, project_id = fields.text("name"), fields.text("id")
+    for key, value in (("name", name), ("id", project_id)):
+        if value is not None and not valid_name(value):
+            fields.problem(key, f"is {said(value)}; a name has {NAME_RULE}")
+    fields.finish()
+    by_path = hashlib.sha256(str(root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
+    return Project(
+        root=root, id=project_id or f"path-{by_path[:12]}", name=name or folder_name(root)
+    )
+
+
+def folder_name(root: Path) -> str:
+    """The folder's own name, made to follow the rule of names."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", root.name).lstrip("._-")[:63] or "project"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table in a file. Raises SpecError that names the file."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+        return tomllib.loads(text)
+    except OSError as error:
+        raise SpecError(f"{_where(path)}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{_where(path)}: not UTF-8 at byte {error.start}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SpecError(f"{_where(path)}: not TOML: {error}") from error
+
+
+def _where(path: Path) -> str:
+    """A file as messages name it: its folder and name, as the operator knows them."""
+    return (
+        path.name
+        if path.name in (PROJECT_FILE, "images.toml")
+        else f"{path.parent.name}/{path.name}"
+    )
+
+
+def read_hosts(project: Project) -> dict[str, Host]:
+    """Every host of the project by name, `local` always among them. Raises SpecError."""
+    hosts = {"local": _default_local()}
+    problems: list[SpecError] = []
+    for path in sorted((project.root / "hosts").glob("[!.]*.toml")):
+        try:
+            hosts[path.stem] = read_host(path)
+        except SpecError as error:
+            problems.append(error)
+    if problems:
+        raise _joined(problems)
+    return dict(sorted(hosts.items()))
+
+
+def _joined(problems: list[SpecError]) -> SpecError:
+    """One error that reads like all of them, one below the other."""
+    rest: list[str] = []
+    for error in problems[1:]:
+        rest += [error.message, *(f"  {line}" for line in error.advice)]
+    return SpecError(problems[0].message, *problems[0].advice, *rest)
+
+
+def read_host(path: Path) -> Host:
+    """The host that one file in hosts/ describes. Raises SpecError with every problem."""
+    if not valid_name(path.stem):
+        raise SpecError(
+            f"{_where(path)}: {said(path.stem)} is not a host's name; it has {NAME_RULE}"
+        )
+    fields = Fields(read_toml(path), where=_where(path))
+    if path.stem == "local":
+        return _parse_local(fields, path)
+    return _parse_host(path.stem, fields, path)
+
+
+def _default_local() -> Host:
+    return Host(name="local", runtime="local")
+
+
+def _parse_local(fields: Fields, path: Path) -> Host:
+    """This machine: its Python and its folder are what they are, the rest may be set."""
+    fields.one_of("runtime", "local", ("local",))
+    if "workspace" in fields:
+        fields.anything("workspace", None)
+        fields.problem("workspace", "of local is moved by the variable RUNNER_WORKSPACE")
+    host = Host(
+        name="local",
+        runtime="local",
+        gpus=_gpus(fields),
+        slots=fields.integer("slots", None, least=1),
+        env=_env(fields),
+        source=path,
+    )
+    fields.finish()
+    return host
+
+
+def _parse_host(name: str, fields: Fields, path: Path) -> Host:
+    fields.later("disk_reserve", "data")
+    runtime = fields.one_of("runtime", Host.runtime, ("docker",), later=("venv", "slurm"))
+    ssh = fields.text("ssh", rule=_NO_SPACES)
+    if "ssh" not in fields:
+        fields.problem(
+            "ssh", "is missing; it is whatever ssh takes: an alias, user@name, ssh://user@name:port"
+        )
+    limits = fields.table("limits")
+    host = Host(
+        name=name,
+        runtime=runtime,
+        ssh=ssh,
+        jump=fields.text("jump", rule=_NO_SPACES),
+        jump_key=_host_key(fields, "jump_key"),
+        host_key=_host_key(fields, "host_key"),
+        image=_image(fields),
+        workspace=_workspace(fields),
+        gpus=_gpus(fields),
+        slots=fields.integer("slots", None, least=1),
+        transport=fields.one_of("transport", Host.transport, ("auto", "fabric", "openssh")),
+        limits=Limits(
+            shm_bytes=limits.size("shm", Limits.shm_bytes) or Limits.shm_bytes,
+            memory_bytes=limits.size("memory", None),
+        ),
+        env=_env(fields),
+        source=path,
+    )
+    fields.finish()
+    return host
+
+
+def _host_key(fields: Fields, key: str) -> str | None:
+    value = fields.text(key)
+    if value is not None and re.fullmatch(_HOST_KEY, value) is None:
+        fields.problem(key, f"is {said(value)}; it must be as in 'ssh-ed25519 AAAA…'")
+    return value
+
+
+def _image(fields: Fields) -> str:
+    value = fields.text("image", Host.image) or Host.image
+    if not valid_name(value):
+        fields.problem("image", f"is {said(value)}; it must be the name of a pin in images.toml")
+    return value
+
+
+def _workspace(fields: Fields) -> str:
+    """A folder on the host; the worker refuses more of them, by what they are there."""
+    value = fields.text("workspace", Host.workspace) or Host.workspace
+    parts = value.split("/")
+    if (
+        parts[0] not in ("", "~")
+        or not any(parts[1:])
+        or ".." in parts
+        or ":" in value
+        or "," in value
+    ):
+        fields.problem(
+            "workspace",
+            f"is {said(value)}; it must be a folder of its own, as '~/runner' or '/data/runner'",
+        )
+    return value
+
+
+def _gpus(fields: Fields) -> str | tuple[int, ...]:
+    value = fields.anything("gpus", Host.gpus)
+    if value in ("all", "none"):
+        return str(value)
+    if isinstance(value, list) and value and all(type(item) is int and item >= 0 for item in value):
+        return tuple(sorted(set(value)))
+    fields.problem("gpus", f"is {said(value)}; it must be 'all', 'none' or a list such as [0, 1]")
+    return Host.gpus
+
+
+def _env(fields: Fields) -> dict[str, str]:
+    """Variables of the worker; their values stay out of every message."""
+    table = fields.table("env")
+    env: dict[str, str] = {}
+    for name, value in table.items():
+        if _ENV_NAME.fullmatch(name) is None:
+            table.problem(name, "is no name for an environment variable")
+        elif name.startswith("RUNNER_"):
+            table.problem(name, "is set by the runner itself and cannot be given")
+        elif not isinstance(value, str) or "\0" in value:
+            table.problem(name, "must be a text")
+        else:
+            env[name] = value
+    return env
+
+
+def find_host(hosts: Mapping[str, Host], name: str) -> Host:
+    """The host of that name. Raises NotFound with the nearest name."""
+    if name in hosts:
+        return hosts[name]
+    raise NotFound(
+        f"{_shown(name)} is no host here{did_you_mean(name, hosts)}",
+        "all of them: runner host list",
+    )
+
+
+def read_images(project: Project) -> dict[str, ImagePin]:
+    """Every image pin by name: the shipped ones and the project's own images.toml, which win."""
+    from runner import content  # tarfile, which most commands never need
+
+    pins: dict[str, ImagePin] = {}
+    for path in (content.images_file(), project.root / "images.toml"):
+        if path.is_file():
+            pins.update(_read_pins(path))
+    return pins
+
+
+def _read_pins(path: Path) -> dict[str, ImagePin]:
+    outer = Fields(read_toml(path), where=_where(path))
+    pins: dict[str, ImagePin] = {}
+    for name in outer.names():
+        pins[name] = _parse_pin(name, outer.table(name), path)
+        if not valid_name(name):
+            outer.problem(name, f"is not a pin's name; it has {NAME_RULE}")
+    outer.finish()
+    return pins
+
+
+def _parse_pin(name: str, fields: Fields, path: Path) -> ImagePin:
+    texts = {
+        "base": fields.text("base", rule=r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"),
+        "torch": fields.text("torch"),
+        "cuda": fields.text("cuda"),
+        "driver_min": fields.text("driver_min", rule=_VERSION),
+    }
+    for key, value in texts.items():
+        if value is None and key not in fields:
+            fields.problem(key, "is missing")
+    return ImagePin(
+        name=name,
+        base=texts["base"] or "",
+        torch=texts["torch"] or "",
+        cuda=texts["cuda"] or "",
+        driver_min=texts["driver_min"] or "",
+        capabilities=_words(fields, "capabilities"),
+        pip=_words(fields, "pip"),
+        source=path,
+    )
+
+
+def _words(fields: Fields, key: str) -> tuple[str, ...]:
+    return fields.texts(key) or () if fields.anything(key, []) else ()
+
+
+def find_image(pins: Mapping[str, ImagePin], name: str) -> ImagePin:
+    """The pin of that name. Raises SpecError with the nearest name."""
+    if name in pins:
+        return pins[name]
+    raise SpecError(
+        f"{_shown(name)} is no image pin{did_you_mean(name, pins)}",
+        f"there are: {', '.join(sorted(pins))}",
+    )
+
+
+def job_names(project: Project) -> list[str]:
+    """The names of the project's jobs."""
+    paths = (project.root / "agents").glob("[!.]*.toml")
+    return sorted(path.stem for path in paths if valid_name(path.stem))
+
+
+def read_job(project: Project, name: str) -> JobSpec:
+    """The job of that name. Raises SpecError, with the nearest name when there is none."""
+    path = project.root / "agents" / f"{name}.toml"
+    known = job_names(project)
+    if name not in known:
+        advice = (
+            ("all of them: runner jobs",)
+            if known
+            else ("this project has none in agents/: runner init",)
+        )
+        raise SpecError(
+            f"{_shown(name)} is no job of this project{did_you_mean(name, known)}", *advice
+        )
+    job = parse_job(name, read_toml(path), where=_where(path), source=path)
+    if job.entry is not None and not (path.parent / job.entry).is_file():
+        raise SpecError(
+            f"{_where(path)}: entry is {said(job.entry)}; there is no such file beside it"
+        )
+    return job
+
+
+def read_jobs(project: Project) -> list[JobSpec]:
+    """Every job of the project. Raises SpecError with the problems of all of them."""
+    jobs: list[JobSpec] = []
+    problems: list[SpecError] = []
+    for name in job_names(project):
+        try:
+            jobs.append(read_job(project, name))
+        except SpecError as error:
+            problems.append(error)
+    if problems:
+        raise _joined(problems)
+    return jobs
+
+
+def _shown(name: str) -> str:
+    return name if valid_name(name) else said(name)
