@@ -1,0 +1,65 @@
+# What people type in a checkout. PYTHON chooses the interpreter (3.10 or newer); PIP_ARGS
+# goes to every pip, say PIP_ARGS="--extra-index-url URL".
+PYTHON ?= python3
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+
+venv := .venv/bin/python
+inputs := setup.cfg pyproject.toml constraints.txt
+pip := $(venv) -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
+rig := RUNNER_RIG_PIP_ARGS="$(PIP_ARGS)" $(venv) -m tests.rig
+
+.PHONY: help demo test check rig-up rig-down clean-rig clean
+
+help:
+	@echo 'make demo       train an agent on this machine, from nothing'
+	@echo 'make test       everything that this machine can test; installs what that needs'
+	@echo 'make check      ruff, mypy and the unit tests, in seconds'
+	@echo 'make rig-up     start the test hosts and leave them running (root); rig-down, clean-rig'
+	@echo 'make clean      remove the environment .venv'
+
+# The Python environment: .demo to run, .test to test, .dev to check.
+
+$(venv):
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: $(venv) $(inputs)
+	$(pip) -e '.[agents,plot]'
+	@touch $@
+
+.venv/.test: $(venv) $(inputs)
+	$(pip) -e '.[agents,plot,test]'
+	@touch $@ .venv/.demo
+
+.venv/.dev: $(venv) $(inputs)
+	$(pip) -e '.[agents,plot,test,dev]'
+	@touch $@ .venv/.test .venv/.demo
+
+demo: .venv/.demo
+	@sh provisioning/demo.sh
+
+# The base image of the Docker tests is made while pip and the first tests run.
+test: $(venv)
+	@$(rig) packages
+	@$(rig) prepare >.venv/prepare.log 2>&1 & maker=$$!; \
+	trap 'kill $$maker 2>/dev/null || true' EXIT INT TERM; \
+	$(MAKE) --no-print-directory .venv/.test && $(venv) -m pytest $(PYTEST_ARGS)
+
+check: .venv/.dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy runner tests/rig tests/helpers tests/conftest.py
+	$(venv) -m pytest -q tests/unit
+
+rig-up: $(venv)
+	@$(rig) packages
+	@$(rig) up
+
+rig-down: $(venv)
+	@$(rig) down
+
+clean-rig: $(venv)
+	@$(rig) clean
+
+clean:
+	rm -rf .venv

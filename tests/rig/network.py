@@ -1,0 +1,76 @@
+"""The rig's own network: operator ── login ── gpu, in namespaces of their own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.rig.processes import run
+
+# 198.18.0.0/15 is set aside for testing (RFC 2544): no real network has it.
+# Each link has four addresses; .1 and .5 are the near ends.
+
+
+def login_address(instance: int) -> str:
+    return f"198.18.{instance}.2"
+
+
+def gpu_address(instance: int) -> str:
+    return f"198.18.{instance}.6"
+
+
+def netns(instance: int, host: str) -> str:
+    return f"rig{instance}-{host}"
+
+
+def operator_link(instance: int) -> str:
+    """The link to login, in the machine's own namespace: the only thing the rig puts there."""
+    return f"rig{instance}-op"
+
+
+def make_network(instance: int) -> None:
+    login, gpu = netns(instance, "login"), netns(instance, "gpu")
+    near = operator_link(instance)
+    remove_network(instance)
+    for name in (login, gpu):
+        run(["ip", "netns", "add", name])
+        run(["ip", "-n", name, "link", "set", "lo", "up"])
+    run(["ip", "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", login])
+    run(["ip", "-n", login, "link", "add", "eth1", "type", "veth"]
+        + ["peer", "name", "eth0", "netns", gpu])  # fmt: skip
+    for place, device, address in (
+        ([], near, f"198.18.{instance}.1/30"),
+        (["-n", login], "eth0", f"{login_address(instance)}/30"),
+        (["-n", login], "eth1", f"198.18.{instance}.5/30"),
+        (["-n", gpu], "eth0", f"{gpu_address(instance)}/30"),
+    ):
+        run(["ip", *place, "address", "add", address, "dev", device])
+        run(["ip", *place, "link", "set", device, "up"])
+
+
+def remove_network(instance: int) -> None:
+    """Take away whatever there is of it; a link goes with its namespace."""
+    for host in ("login", "gpu"):
+        if Path("/run/netns", netns(instance, host)).exists():
+            run(["ip", "netns", "delete", netns(instance, host)], check=False)
+    if Path("/sys/class/net", operator_link(instance)).exists():
+        run(["ip", "link", "delete", operator_link(instance)], check=False)
+
+
+def cut(instance: int) -> None:
+    """Let packets between operator and login vanish, as a pulled cable does."""
+    run(["ip", "link", "set", operator_link(instance), "down"])
+
+
+def mend(instance: int) -> None:
+    run(["ip", "link", "set", operator_link(instance), "up"])
+
+
+def read_firewall() -> str:
+    """The machine's own firewall, without counters and dates; empty where there is none."""
+    texts = []
+    for tool in ("iptables-save", "ip6tables-save"):
+        if shutil.which(tool):
+            lines = run([tool], check=False).stdout.splitlines()
+            texts += [line.split(" [")[0] for line in lines if not line.startswith("#")]
+    return "\n".join(texts)
