@@ -1,0 +1,59 @@
+"""Ways to a host: a byte stream to a program there, or commands one by one.
+
+`transport` of the host file chooses. `auto` takes an OpenSSH child for a stream, and Fabric for a
+session unless the user's ssh configuration holds what paramiko cannot honour; without an ssh
+client it takes Fabric for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.carriers.base import Carrier, Completed, Session
+from runner.carriers.local import open_local
+from runner.carriers.session import ChildSession
+from runner.model import Host
+
+__all__ = ["Carrier", "Completed", "Session", "open_carrier", "open_session"]
+
+
+def is_here(host: Host) -> bool:
+    """Whether the host is this machine."""
+    return host.ssh is None or host.ssh == "local"
+
+
+def open_carrier(host: Host, argv: Sequence[str]) -> Carrier:
+    """Starts the program `argv` on `host` and gives its byte stream.
+
+    Errors that only show once connecting began come from the stream's `failure`.
+    Raises HostError, SpecError.
+    """
+    if is_here(host):
+        return open_local(host, argv)
+    from runner.carriers.openssh import open_openssh
+    from runner.carriers.ssh_config import have_ssh
+
+    if host.transport != "fabric" and have_ssh():
+        return open_openssh(host, argv)
+    from runner.carriers.fabric import open_fabric
+
+    return open_fabric(host, argv)
+
+
+def open_session(host: Host) -> Session:
+    """Commands on `host`, a context manager. Raises HostError, SpecError."""
+    if is_here(host):
+        return ChildSession(host.name, list)
+    from runner.carriers.openssh import open_openssh_session
+    from runner.carriers.ssh_config import have_ssh
+
+    if host.transport == "openssh" and have_ssh():
+        return open_openssh_session(host)
+    from runner.carriers.fabric import NotHonoured, open_fabric_session
+
+    try:
+        return open_fabric_session(host)
+    except NotHonoured:
+        if host.transport == "fabric" or not have_ssh():
+            raise
+        return open_openssh_session(host)

@@ -1,0 +1,85 @@
+"""What only OpenSSH's client does: one connection for many commands, the user's own sockets."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runner.carriers import open_carrier, open_session
+from runner.carriers.session import ChildSession
+from runner.model import Host
+from tests.helpers.become import become
+from tests.helpers.wait import wait_for
+from tests.rig.hosts import RigHost
+from tests.rig.operator import Operator
+
+HOST = Host("h", ssh="rig-plain", transport="openssh")
+
+
+@pytest.fixture
+def me(operator: Operator, sshd: RigHost, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    return become(operator, monkeypatch)
+
+
+def logins(sshd: RigHost) -> int:
+    return sshd.sshd_log.read_text().count("Accepted publickey")
+
+
+def say(host: Host) -> bytes:
+    carrier = open_carrier(host, ["echo", "in"])
+    try:
+        return carrier.read(100)
+    finally:
+        carrier.close()
+
+
+def test_commands_share_one_login_through_a_socket_of_ours(me: Operator, sshd: RigHost) -> None:
+    before = logins(sshd)
+    for _ in range(3):
+        assert say(HOST) == b"in\n"
+    with open_session(HOST) as session:
+        assert session.run(["true"], timeout_s=20).status == 0
+    assert logins(sshd) - before == 1
+    (socket,) = (me.runtime / "runner").glob("c-*")
+    assert (me.runtime / "runner").stat().st_mode & 0o777 == 0o700
+    subprocess.run([me.bin / "ssh", "-O", "exit", "-S", socket, "x"], check=True)
+
+
+def test_a_socket_of_the_users_own_is_used(me: Operator, sshd: RigHost) -> None:
+    path = me.home / "own"
+    own = f"Host rig-plain\n ControlPath {path}\n ControlMaster no\n"
+    me.ssh_config.write_text(own + me.ssh_config.read_text())
+    master = me.popen([me.bin / "ssh", "-o", "ControlMaster=yes", "-N", "rig-plain"])
+    try:
+        wait_for(path.exists, 20, "the user's own connection")
+        before = logins(sshd)
+        assert say(HOST) == b"in\n"
+        with open_session(Host("h", ssh="rig-plain")) as session:
+            assert isinstance(session, ChildSession)
+            assert session.run(["true"], timeout_s=20).status == 0
+        assert logins(sshd) == before
+        assert not list((me.runtime / "runner").glob("c-*"))
+    finally:
+        master.kill()
+        master.wait()
+
+
+def test_local_commands_of_the_configuration_are_not_run(me: Operator, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    lax = f"Host *\n PermitLocalCommand yes\n LocalCommand touch {ran}\n RemoteCommand false\n"
+    me.ssh_config.write_text(lax + me.ssh_config.read_text())
+    assert say(HOST) == b"in\n"
+    assert not ran.exists()
+
+
+def test_a_closed_stream_leaves_no_program_behind(me: Operator, sshd: RigHost) -> None:
+    carrier = open_carrier(HOST, ["sh", "-c", "echo on; exec cat runner-mark -"])
+    assert carrier.read(10) == b"on\n"
+    carrier.close()
+
+    def is_gone() -> bool:
+        return not [row for row in sshd.processes() if "runner-mark" in row[2]]
+
+    wait_for(is_gone, 10, "the program to end")
