@@ -200,6 +200,8 @@ class RunStatus:
     """[{"uuid": …, "index": …, "name": …}]"""
     image: Optional[str] = None
     params: Dict[str, Any] = field(default_factory=dict)
+    given: List[str] = field(default_factory=list)
+    """Names of the parameters that were typed or drawn; the others are the job's defaults."""
     argv: List[str] = field(default_factory=list)
     snapshot: Optional[str] = None
     code: Dict[str, Any] = field(default_factory=dict)
@@ -231,7 +233,7 @@ class RunStatus:
         return cls(**values)
 
 
-_LISTS = frozenset({"tags", "gpus", "argv", "checkpoints", "attempts"})
+_LISTS = frozenset({"tags", "gpus", "argv", "given", "checkpoints", "attempts"})
 _TABLES = frozenset({"project", "params", "code", "metrics"})
 _NUMBERS = frozenset(
     {"submitted_at", "started_at", "ended_at", "progress_at", "step", "position", "attempt"}

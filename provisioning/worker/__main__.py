@@ -1,0 +1,40 @@
+"""The worker program. `python3 -I -S FOLDER COMMAND`: serve, supervise, dispatcher, rank ARGV…"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import List
+
+
+def main(argv: List[str]) -> int:
+    """Do what the first word says; imports are late, since every rank passes through here."""
+    command = argv[0] if argv else "serve"
+    if command == "rank":
+        import rank
+
+        rank.main(argv[1:])
+    import paths
+
+    workspace = paths.Workspace(paths.find_workspace(dict(os.environ)))
+    if command == "serve":
+        import serve
+
+        return serve.main(workspace)
+    if command == "dispatcher":
+        import dispatcher
+
+        return dispatcher.main(workspace, paths.find_leases(dict(os.environ)))
+    if command == "supervise":
+        import shutil
+
+        import supervisor
+
+        workspace.make()
+        return supervisor.keep(workspace, shutil.which("python3") or sys.executable)
+    print("no such command: %s" % command, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,124 @@
+"""A run's checkpoints: entries of its folder that appeared by rename and never change."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+import records
+import snapshot
+
+BAD_PREFIX = ".bad-"
+_UNFINISHED = (".tmp", ".part")
+_NUMBER = re.compile(r"(\d+)")
+
+
+def names(folder: str) -> List[str]:
+    """Entries that count as checkpoints, oldest step first."""
+    try:
+        found = os.listdir(folder)
+    except OSError:
+        return []
+    return sorted((n for n in found if is_checkpoint(n)), key=lambda n: _order(folder, n))
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a name in a checkpoint folder stands for a finished one."""
+    return not name.startswith(".") and not name.endswith(_UNFINISHED)
+
+
+def describe(folder: str, name: str) -> Dict[str, Any]:
+    """{"name", "step", "bytes", "verified", "metrics"}; verified is None: it was not checked here."""
+    path = os.path.join(folder, name)
+    manifest = records.read(os.path.join(path, "manifest.json"))
+    if manifest is None:
+        return {
+            "name": name,
+            "step": _step(name),
+            "bytes": _size(path),
+            "verified": None,
+            "metrics": {},
+        }
+    total = 0
+    for entry in _entries(manifest).values():
+        size = entry.get("bytes")
+        total += size if isinstance(size, int) else 0
+    metrics = manifest.get("metrics")
+    return {
+        "name": name,
+        "step": manifest.get("step"),
+        "bytes": total,
+        "verified": None,
+        "metrics": metrics if isinstance(metrics, dict) else {},
+    }
+
+
+def problem(path: str) -> Optional[str]:
+    """Why a checkpoint is not what its manifest says, or None. Without a manifest nothing is known."""
+    if not os.path.isdir(path):
+        return None
+    name = os.path.join(path, "manifest.json")
+    if not os.path.exists(name):
+        return None
+    manifest = records.read(name)
+    if manifest is None:
+        return "manifest.json cannot be read"
+    for entry, facts in sorted(_entries(manifest).items()):
+        place = os.path.join(path, entry)
+        try:
+            size = os.stat(place).st_size
+        except OSError:
+            return "%s is missing" % entry
+        if size != facts.get("bytes"):
+            return "%s has %d bytes, not %s" % (entry, size, facts.get("bytes"))
+        if snapshot.file_digest(place) != facts.get("sha256"):
+            return "%s is damaged" % entry
+    return None
+
+
+def newest_good(folder: str) -> Tuple[Optional[str], List[str]]:
+    """(path of the newest checkpoint that verifies or None, names set aside as bad on the way)."""
+    bad: List[str] = []
+    for name in reversed(names(folder)):
+        path = os.path.join(folder, name)
+        if problem(path) is None:
+            return path, bad
+        os.rename(path, os.path.join(folder, BAD_PREFIX + name))
+        bad.append(name)
+    return None, bad
+
+
+def _entries(manifest: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        return {}
+    return {
+        name: facts
+        for name, facts in files.items()
+        if isinstance(facts, dict) and "/" not in name and name not in ("", ".", "..")
+    }
+
+
+def _step(name: str) -> Optional[int]:
+    numbers = _NUMBER.findall(name)
+    return int(numbers[-1]) if numbers else None
+
+
+def _order(folder: str, name: str) -> Tuple[int, int, str]:
+    try:
+        changed = os.stat(os.path.join(folder, name)).st_mtime_ns
+    except OSError:
+        changed = 0
+    step = _step(name)
+    return (-1 if step is None else step, changed, name)
+
+
+def _size(path: str) -> int:
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    total = 0
+    for here, _, files in os.walk(path):
+        for name in files:
+            total += os.lstat(os.path.join(here, name)).st_size
+    return total

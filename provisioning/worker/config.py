@@ -1,0 +1,45 @@
+"""What this worker is: the record its maker left, outside the workspace or in it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, Optional
+
+import records
+from paths import Workspace
+
+
+@dataclass(frozen=True)
+class Config:
+    """A worker's own facts (worker.json, format 1)."""
+
+    worker: str
+    runtime: str
+    image: Optional[str] = None
+    gpus: Any = "all"
+    slots: int = 1
+    env: Dict[str, str] = field(default_factory=dict)
+    facts: Dict[str, Any] = field(default_factory=dict)
+    """The rest of the record, for `version`."""
+
+
+def read(workspace: Workspace) -> Config:
+    """The record that RUNNER_WORKER_CONFIG names, else the workspace's own, else the plain default."""
+    body = records.read(os.environ.get("RUNNER_WORKER_CONFIG") or workspace.config) or {}
+    image = body.get("image")
+    slots = body.get("slots")
+    return Config(
+        worker=str(body.get("worker", "w-unknown")),
+        runtime=str(body.get("runtime", "local")),
+        image=image.get("pin") if isinstance(image, dict) else image,
+        gpus=body.get("gpus", "all"),
+        slots=slots if isinstance(slots, int) and slots > 0 else cpu_count(),
+        env={str(k): str(v) for k, v in (body.get("env") or {}).items()},
+        facts={k: v for k, v in body.items() if k != "env"},
+    )
+
+
+def cpu_count() -> int:
+    """CPUs this worker may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,211 @@
+"""torchrun's agent on one node, without a listener beyond loopback. Run by the job's own Python.
+
+    python front.py NPROC REPORT STOP -- ARGV…
+
+torchrun as a script always opens its rendezvous on every interface and unpickles what comes. Here
+the agent is the same, but the store that the ranks meet in is ours: a socket bound to 127.0.0.1,
+handed over by its descriptor, and used by the ranks as it is (TORCHELASTIC_USE_AGENT_STORE).
+
+REPORT gets the ranks' true ends, {"0": {"code": -9, "t": …}}, which torchrun's exit status hides.
+While STOP exists the ranks were asked to stop by someone else: the agent sends no signal of its own.
+Without torch in that Python the ranks are started with the same variables and no store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+LOOPBACK = "127.0.0.1"
+MONITOR_S = 0.1
+FAILED_GRACE_S = 30.0
+"""What torchrun gives the other ranks when one has failed."""
+
+
+def main(argv: List[str]) -> int:
+    """The exit status of the first rank that failed, 0 when none did."""
+    nproc, report, stop = int(argv[0]), argv[1], argv[2]
+    command = argv[4:]
+    # the launcher ends the ranks itself; a TERM that reaches this process is not for it (and must
+    # not be ignored either: the ranks would inherit that)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    listener = socket.socket()
+    listener.bind((LOOPBACK, 0))
+    listener.listen(1024)
+    try:
+        import torch.distributed  # noqa: F401
+    except ImportError:
+        port = listener.getsockname()[1]
+        listener.close()
+        ends = run_plain(command, nproc, port, stop)
+    else:
+        ends = run_agent(command, nproc, listener, stop)
+    with open(report + ".tmp", "w") as file:
+        json.dump({str(rank): {"code": code, "t": t} for rank, (code, t) in ends.items()}, file)
+    os.rename(report + ".tmp", report)
+    failed = sorted((t, code) for code, t in ends.values() if code)
+    if not failed:
+        return 0
+    code = failed[0][1]
+    return 128 - code if code < 0 else code
+
+
+def run_agent(
+    command: List[str], nproc: int, listener: socket.socket, stop: str
+) -> Dict[int, Tuple[int, float]]:
+    """Run the ranks under torchrun's agent; rank to (exit code, time) of those that were seen to end."""
+    folder = stop + ".agent"
+    from torch.distributed import TCPStore
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo
+    from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
+
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        host_name=LOOPBACK,
+        port=port,
+        world_size=None,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+        use_libuv=True,
+    )
+
+    class OneNode(RendezvousHandler):  # type: ignore[misc]
+        """One node that is always complete, meeting in the store above."""
+
+        def get_backend(self) -> str:
+            return "static"
+
+        @property
+        def use_agent_store(self) -> bool:
+            return True
+
+        def next_rendezvous(self) -> Any:
+            return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(LOOPBACK, port))
+
+        def is_closed(self) -> bool:
+            return False
+
+        def set_closed(self) -> None:
+            return None
+
+        def num_nodes_waiting(self) -> int:
+            return 0
+
+        def get_run_id(self) -> str:
+            return os.environ.get("RUNNER_RUN", "run")
+
+        def shutdown(self) -> bool:
+            return True
+
+    ends: Dict[int, Tuple[int, float]] = {}
+
+    class QuietAgent(LocalElasticAgent):  # type: ignore[misc]
+        """torchrun's agent, silent towards ranks that someone else has asked to stop."""
+
+        def _start_workers(self, group: Any) -> Any:
+            started = super()._start_workers(group)
+            context = self._pcontext
+            close = context._close
+
+            def close_quietly(*args: Any, **options: Any) -> None:
+                while os.path.exists(stop) and any(map(_runs, context.pids().values())):
+                    time.sleep(MONITOR_S)
+                close(*args, **options)
+
+            context._close = close_quietly
+            return started
+
+    def note_ends(*_: Any) -> None:
+        """When each rank ended, to the millisecond: the agent looks ten times a second only."""
+        context = agent._pcontext
+        for rank, pid in context.pids().items() if context is not None else ():
+            code = _ended(pid)
+            if code is not None:
+                ends.setdefault(int(rank), (code, time.time()))
+
+    spec = WorkerSpec(
+        role="default",
+        local_world_size=nproc,
+        entrypoint=command[0],
+        args=tuple(command[1:]),
+        rdzv_handler=OneNode(),
+        max_restarts=0,
+        monitor_interval=MONITOR_S,
+        master_addr=LOOPBACK,
+        master_port=port,
+    )
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""
+    logs = DefaultLogsSpecs(log_dir=folder)
+    agent = QuietAgent(spec, logs_specs=logs, start_method="spawn")
+    signal.signal(signal.SIGCHLD, note_ends)
+    result = agent.run()
+    for rank, failure in result.failures.items():
+        ends.setdefault(int(rank), (int(failure.exitcode), float(failure.timestamp)))
+    return ends
+
+
+def run_plain(command: List[str], nproc: int, port: int, stop: str) -> Dict[int, Tuple[int, float]]:
+    """Start the ranks with torchrun's variables and wait; the first failure ends the others."""
+    ranks: Dict[int, "subprocess.Popen[bytes]"] = {}
+    ends: Dict[int, Tuple[int, float]] = {}
+
+    def note_ends(*_: Any) -> None:
+        for rank, process in list(ranks.items()):
+            code = _ended(process.pid)
+            if code is not None:
+                ends.setdefault(rank, (code, time.time()))
+
+    signal.signal(signal.SIGCHLD, note_ends)
+    for rank in range(nproc):
+        env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(nproc))
+        env.update(LOCAL_WORLD_SIZE=str(nproc), MASTER_ADDR=LOOPBACK, MASTER_PORT=str(port))
+        ranks[rank] = subprocess.Popen(command, env=env)
+    failed_at = 0.0
+    while len(ends) < nproc:
+        note_ends()
+        if any(code for code, _ in ends.values()) and not os.path.exists(stop):
+            others = [process for rank, process in ranks.items() if rank not in ends]
+            if not failed_at:
+                failed_at = time.monotonic()
+                for process in others:
+                    process.send_signal(signal.SIGTERM)
+            elif time.monotonic() - failed_at > FAILED_GRACE_S:
+                for process in others:
+                    process.kill()
+        time.sleep(MONITOR_S)
+    for process in ranks.values():
+        process.wait()
+    return ends
+
+
+def _ended(pid: int) -> Optional[int]:
+    """The exit code of a child that has ended, negative for a signal; it stays there to be reaped."""
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,175 @@
+"""Record files: written whole or not at all, read without surprise, locked by flock."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import time
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+FORMAT = 1
+SPARE_BYTES = 4096
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def read(path: str) -> Optional[Dict[str, Any]]:
+    """The record in a file, or None when there is none or it is not one."""
+    try:
+        with open(path, "rb") as file:
+            body = json.loads(file.read())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def write(path: str, body: Dict[str, Any], sync: bool = True) -> None:
+    """Replace the record atomically; a full disk falls back to the file's spare, if one was made."""
+    data = json.dumps(body, sort_keys=True).encode("ascii") + b"\n"
+    temporary = "%s.tmp%d" % (path, os.getpid())
+    try:
+        _write_new(temporary, data, sync)
+    except OSError as error:
+        _unlink_quietly(temporary)
+        spare = path + ".spare"
+        if error.errno not in _NO_SPACE or not os.path.exists(spare):
+            raise
+        _overwrite(spare, data)
+        temporary = spare
+    os.rename(temporary, path)
+
+
+def write_new_bytes(path: str, data: bytes, mode: int = 0o644) -> None:
+    """Write a file under a temporary name, make it durable, rename it into place."""
+    temporary = "%s.tmp%d" % (path, os.getpid())
+    try:
+        _write_new(temporary, data, sync=True, mode=mode)
+    except OSError:
+        _unlink_quietly(temporary)
+        raise
+    os.rename(temporary, path)
+
+
+def make_spare(path: str) -> None:
+    """Reserve room for a record now, so that a full disk cannot keep it from being written."""
+    _write_new(path + ".spare", b" " * SPARE_BYTES, sync=False)
+
+
+def append_line(path: str, body: Dict[str, Any]) -> None:
+    """Add one line for people to read; never the truth, so a failure is not an error."""
+    line = json.dumps(dict(body, t=round(time.time(), 3)), sort_keys=True) + "\n"
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError:
+        return
+    try:
+        os.write(fd, line.encode("ascii"))
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def try_lock(path: str, how: int = fcntl.LOCK_EX) -> Optional[int]:
+    """An open file that holds the lock, or None when another process does."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def wait_lock(path: str, limit_s: float) -> Optional[int]:
+    """The lock as soon as it is free, or None when it was not within the limit."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        fd = try_lock(path)
+        if fd is not None or time.monotonic() > deadline:
+            return fd
+        time.sleep(0.02)
+
+
+def is_locked(path: str, alone: bool = True) -> bool:
+    """Whether some process holds the lock just now; `alone` False: also a shared one."""
+    if not os.path.exists(path):
+        return False
+    # asking for a shared lock disturbs no one who asks in the same way
+    fd = try_lock(path, fcntl.LOCK_SH if alone else fcntl.LOCK_EX)
+    if fd is None:
+        return True
+    os.close(fd)
+    return False
+
+
+def read_lines(path: str, start: int = 0) -> Iterator[Tuple[int, Dict[str, Any]]]:
+    """(offset behind the line, object) of each whole line of JSON from a byte offset on."""
+    try:
+        file = open(path, "rb")
+    except OSError:
+        return
+    with file:
+        file.seek(start)
+        offset = start
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            try:
+                body = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(body, dict):
+                yield offset, body
+
+
+def read_last_lines(path: str, most_bytes: int = 64 * 1024) -> List[Dict[str, Any]]:
+    """The whole lines of JSON in the last bytes of a file, oldest first."""
+    try:
+        size = os.stat(path).st_size
+    except OSError:
+        return []
+    start = max(0, size - most_bytes)
+    rows = [body for _, body in read_lines(path, start)]
+    return rows
+
+
+def _write_new(path: str, data: bytes, sync: bool, mode: int = 0o644) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    fd = os.open(path, flags, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _overwrite(spare: str, data: bytes) -> None:
+    fd = os.open(spare, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        room = os.fstat(fd).st_size
+        os.pwrite(fd, data + b" " * max(0, room - len(data)), 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _unlink_quietly(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

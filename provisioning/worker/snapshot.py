@@ -1,0 +1,305 @@
+"""Snapshots on the worker: blobs by digest, lists of trees, and a run's own copy of its code.
+
+The order makes a cut harmless: blobs (temporary, checked, renamed), then the tree's list, then the
+copy under a temporary name, renamed. A name that exists is whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set
+
+import records
+from paths import Workspace
+
+from runner import wire
+
+COPY_LIMIT_BYTES = 100 * 10**6
+FICLONE = 0x40049409
+BLOCK = 1 << 20
+Row = Sequence[Any]
+
+
+class BadTree(Exception):
+    """A list of files that cannot be a snapshot; the text says why."""
+
+
+def check_rows(rows: Any) -> List[Row]:
+    """The rows of a tree, each checked. Raises BadTree."""
+    if not isinstance(rows, list):
+        raise BadTree("not a list")
+    seen: Set[str] = set()
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 5:
+            raise BadTree("a row that is not [path, kind, mode, size, what]")
+        path, kind, mode, size, what = row
+        if not wire.plain_path(path):
+            raise BadTree("path %r leaves the tree" % (path,))
+        if path in seen:
+            raise BadTree("path %r twice" % path)
+        seen.add(path)
+        if kind not in ("f", "d", "l") or not isinstance(mode, int) or not isinstance(size, int):
+            raise BadTree("row of %r" % path)
+        if kind == "f" and not _is_digest(what):
+            raise BadTree("digest of %r" % path)
+        if kind == "l" and not _stays_inside(path, what):
+            raise BadTree("link %r leaves the tree" % path)
+    for path in seen:
+        if any(parent in seen for parent in _parents(path)):
+            raise BadTree("path %r lies below another one" % path)
+    return rows
+
+
+def needed(workspace: Workspace, rows: Iterable[Row]) -> List[str]:
+    """Digests of the contents that are not here yet, each once."""
+    wanted = {row[4] for row in rows if row[1] == "f"}
+    return sorted(digest for digest in wanted if not os.path.exists(workspace.blob(digest)))
+
+
+class BlobWriter:
+    """Takes a pack and stores each content that has the digest it claims."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._unpacker = wire.Unpacker()
+        self._fd: Optional[int] = None
+        self._temporary = ""
+        self._digest = ""
+        self._left = 0
+        self._sum = hashlib.sha256()
+        self.stored = 0
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the pack. Raises BadTree when a content is not what it claims."""
+        for head, piece in self._unpacker.feed(data):
+            if head is not None:
+                self._open(*head)
+            elif self._fd is not None:
+                _write_all(self._fd, piece)
+                self._sum.update(piece)
+                self._left -= len(piece)
+            if self._left == 0 and self._fd is not None:
+                self._finish()
+
+    def close(self) -> None:
+        """End of the pack. Raises BadTree when it stops in the middle of a file."""
+        whole = self._unpacker.idle
+        self.abort()
+        if not whole:
+            raise BadTree("the pack ended in the middle of a file")
+
+    def abort(self) -> None:
+        """Drop what is half written."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+            os.unlink(self._temporary)
+
+    def _open(self, digest: str, size: int) -> None:
+        target = self._workspace.blob(digest)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        self._temporary = "%s.tmp%d" % (target, os.getpid())
+        self._fd = os.open(
+            self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
+        )
+        self._digest, self._left, self._sum = digest, size, hashlib.sha256()
+
+    def _finish(self) -> None:
+        assert self._fd is not None
+        if self._sum.hexdigest() != self._digest:
+            self.abort()
+            raise BadTree("content %s arrived damaged" % self._digest[:12])
+        os.fchmod(self._fd, 0o444)
+        os.fdatasync(self._fd)
+        os.close(self._fd)
+        self._fd = None
+        os.rename(self._temporary, self._workspace.blob(self._digest))
+        self.stored += 1
+
+
+def write_tree(workspace: Workspace, digest: str, rows: List[Row]) -> None:
+    """Keep a snapshot's list under its digest."""
+    records.write(workspace.tree(digest), {"format": records.FORMAT, "rows": rows})
+
+
+def read_tree(workspace: Workspace, digest: str) -> Optional[List[Row]]:
+    """A snapshot's list, or None when it is not here."""
+    body = records.read(workspace.tree(digest))
+    return body["rows"] if body else None
+
+
+def lay_out(workspace: Workspace, rows: Iterable[Row], target: str) -> None:
+    """Make a run's own copy of a snapshot: files read-only, folders writable."""
+    rows = list(rows)
+    temporary = "%s/.tmp-%s-%d" % (os.path.dirname(target), os.path.basename(target), os.getpid())
+    shutil.rmtree(temporary, ignore_errors=True)
+    os.mkdir(temporary)
+    total = sum(row[3] for row in rows if row[1] == "f")
+    made = {""}
+    try:
+        for path, kind, mode, _size, what in rows:
+            place = os.path.join(temporary, path)
+            _make_parents(temporary, os.path.dirname(path), made)
+            if kind == "d":
+                _make_parents(temporary, path, made)
+            elif kind == "l":
+                os.symlink(what, place)
+            else:
+                _put(workspace.blob(what), place, 0o555 if mode & 0o100 else 0o444, total)
+        os.rename(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def differences(rows: Iterable[Row], folder: str) -> List[str]:
+    """Files of a run's copy that are no longer what the snapshot says (files of the job's own are fine)."""
+    wrong = []
+    straight: Set[str] = set()
+    for path, kind, mode, size, what in rows:
+        place = os.path.join(folder, path)
+        if not _is_straight(folder, path, straight):
+            wrong.append(path)
+            continue
+        try:
+            found = os.lstat(place)
+        except OSError:
+            wrong.append(path)
+            continue
+        if kind == "l":
+            same = stat.S_ISLNK(found.st_mode) and os.readlink(place) == what
+        elif kind == "d":
+            same = stat.S_ISDIR(found.st_mode)
+        else:
+            same = stat.S_ISREG(found.st_mode) and found.st_size == size
+            same = same and bool(found.st_mode & 0o100) == bool(mode & 0o100)
+            same = same and file_digest(place) == what
+        if not same:
+            wrong.append(path)
+    return wrong
+
+
+def _is_straight(folder: str, path: str, known: Set[str]) -> bool:
+    """Whether the folders above a path are folders, and no links that a job put there."""
+    for parent in _parents(path):
+        if parent not in known:
+            place = os.path.join(folder, parent)
+            if os.path.islink(place) or not os.path.isdir(place):
+                return False
+            known.add(parent)
+    return True
+
+
+def file_digest(path: str, most: Optional[int] = None) -> str:
+    """sha256 of a file, or of its first `most` bytes."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        left = most
+        while left is None or left > 0:
+            block = file.read(BLOCK if left is None else min(BLOCK, left))
+            if not block:
+                break
+            digest.update(block)
+            left = None if left is None else left - len(block)
+    return digest.hexdigest()
+
+
+def _put(blob: str, place: str, mode: int, total: int) -> None:
+    if total > COPY_LIMIT_BYTES:
+        # modes belong to the inode, so a script needs one of its own
+        if mode == 0o444:
+            os.link(blob, place)
+            return
+    source = os.open(blob, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        out = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.ioctl(out, FICLONE, source)
+            except OSError:
+                while True:
+                    block = os.read(source, BLOCK)
+                    if not block:
+                        break
+                    _write_all(out, block)
+            os.fchmod(out, mode)
+        finally:
+            os.close(out)
+    finally:
+        os.close(source)
+
+
+def _parents(path: str) -> Iterable[str]:
+    """Every folder above a path, the outermost first."""
+    parts = path.split("/")
+    return ("/".join(parts[:count]) for count in range(1, len(parts)))
+
+
+def _make_parents(root: str, folder: str, made: Set[str]) -> None:
+    if folder in made:
+        return
+    _make_parents(root, os.path.dirname(folder), made)
+    os.mkdir(os.path.join(root, folder), 0o755)
+    made.add(folder)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _is_digest(text: Any) -> bool:
+    return isinstance(text, str) and len(text) == 64 and all(c in "0123456789abcdef" for c in text)
+
+
+def _stays_inside(path: str, target: Any) -> bool:
+    if not isinstance(target, str) or not target or target.startswith("/") or "\0" in target:
+        return False
+    depth = path.count("/")
+    for part in target.split("/"):
+        if part == "..":
+            depth -= 1
+        elif part not in ("", "."):
+            depth += 1
+        if depth < 0:
+            return False
+    return True
+
+
+def code_facts(spec: Dict[str, Any]) -> Dict[str, Any]:
+    """What a spec says about where its snapshot came from."""
+    found = spec.get("code")
+    return found if isinstance(found, dict) else {}
+
+
+def restore(workspace: Workspace, rows: Iterable[Row], folder: str) -> None:
+    """Put back what a run's copy lacks or has changed; files of the job's own stay."""
+    rows = list(rows)
+    total = sum(row[3] for row in rows if row[1] == "f")
+    wrong = set(differences(rows, folder))
+    for path, kind, mode, _size, what in rows:
+        if path not in wrong:
+            continue
+        place = os.path.join(folder, path)
+        os.makedirs(folder, exist_ok=True)
+        for parent in _parents(path):
+            here = os.path.join(folder, parent)
+            if os.path.islink(here) or not os.path.isdir(here):
+                if os.path.lexists(here):
+                    os.unlink(here)
+                os.mkdir(here, 0o755)
+        if os.path.isdir(place) and not os.path.islink(place):
+            shutil.rmtree(place)
+        elif os.path.lexists(place):
+            os.unlink(place)
+        if kind == "d":
+            os.mkdir(place)
+        elif kind == "l":
+            os.symlink(what, place)
+        else:
+            _put(workspace.blob(what), place, 0o555 if mode & 0o100 else 0o444, total)
