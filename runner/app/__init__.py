@@ -1,0 +1,1 @@
+"""Use cases: one module each; `results` holds the values they return."""

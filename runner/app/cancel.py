@@ -1,0 +1,67 @@
+"""Cancel: returns when nothing of a run is left and its GPU memory is back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.app.context import Context, on_hosts, seen
+from runner.app.results import CancelReport
+from runner.app.runs import RunRef, by_host
+from runner.errors import WorkerError
+from runner.model import Host
+
+
+def cancel(ctx: Context, refs: Sequence[RunRef], now: bool = False) -> list[CancelReport]:
+    """Stop these runs: TERM, their grace, KILL (`now`: KILL at once). One report each.
+
+    A host that does not answer is reported with `error`: its runs were NOT stopped.
+    """
+    groups = by_host(ctx, refs)
+    wanted = {host.name: ids for host, ids in groups}
+    answers = on_hosts([host for host, _ in groups], lambda host: _cancel(ctx, host, wanted, now))
+    ctx.report.done()
+    reports: dict[str, CancelReport] = {}
+    for host, found, error in answers:
+        for run in wanted[host.name]:
+            if found is not None:
+                reports[run] = found[run]
+            else:
+                reports[run] = CancelReport(run, host.name, None, False, error=str(error))
+    return [reports[ref.id] for ref in refs]
+
+
+def _cancel(
+    ctx: Context, host: Host, wanted: Mapping[str, list[str]], now: bool
+) -> dict[str, CancelReport]:
+    ids = wanted[host.name]
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        grace = event.get("grace_s")
+        text = f"{event.get('run')}  asked to stop"
+        if not now and isinstance(grace, (int, float)):
+            text += f"; saving ({grace:g}s at most)"
+        ctx.report.step(text)
+
+    with ctx.connect(host) as worker:
+        reply, _ = worker.call("cancel", ids=ids, now=now, on_event=on_event)
+        rows = reply.get("results")
+        if not isinstance(rows, list) or len(rows) != len(ids):
+            raise WorkerError(f"{host.name}: the worker did not say what became of the runs")
+        _, statuses = worker.call("runs", ids=ids)
+        for body in statuses:
+            seen(ctx, worker, body)
+    return {run: _report(host.name, run, row) for run, row in zip(ids, rows, strict=True)}
+
+
+def _report(host: str, run: str, row: Mapping[str, Any]) -> CancelReport:
+    return CancelReport(
+        run=run,
+        host=host,
+        outcome=row.get("outcome"),
+        ended_before=bool(row.get("ended_before")),
+        processes=int(row.get("processes") or 0),
+        seconds=float(row.get("seconds") or 0.0),
+        gpus=tuple(card for card in row.get("gpus") or [] if isinstance(card, dict)),
+        left=tuple(int(pid) for pid in row.get("left") or []),
+    )

@@ -1,0 +1,106 @@
+"""What every use case starts from: the project, its hosts, and where to report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from runner import inventory
+from runner.app.results import Contact, Report, RunOnHost
+from runner.endpoint import Worker
+from runner.errors import RunnerError, WorkerError
+from runner.model import Host, ImagePin, Project
+from runner.store import Store
+from runner.wire import RunStatus, WireError
+
+MOST_HOSTS_AT_ONCE = 50
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Context:
+    """One command's surroundings."""
+
+    project: Project
+    hosts: Mapping[str, Host]
+    report: Report
+
+    @cached_property
+    def store(self) -> Store:
+        """The project's own records."""
+        return Store(self.project)
+
+    @cached_property
+    def images(self) -> Mapping[str, ImagePin]:
+        """The image pins known here."""
+        return inventory.read_images(self.project)
+
+    def host(self, name: str) -> Host:
+        """A host by name. Raises NotFound with the nearest one."""
+        return inventory.find_host(self.hosts, name)
+
+    def connect(self, host: Host) -> Worker:
+        """A conversation with a host's worker."""
+        self.report.step(f"connecting to {host.name}")
+        return Worker(host)
+
+
+def open_context(report: Report, start: Path | None = None) -> Context:
+    """The context of the folder we are in. Raises SpecError when it is in no project."""
+    project = inventory.find_project(start or Path.cwd())
+    return Context(project, inventory.read_hosts(project), report)
+
+
+def read_status(body: Any, host: str) -> RunStatus:
+    """A run's status that a worker sent. Raises WorkerError."""
+    try:
+        return RunStatus.from_json(body if isinstance(body, dict) else {})
+    except WireError as error:
+        raise WorkerError(f"{host}: the worker's answer cannot be read: {error}") from error
+
+
+def seen(ctx: Context, worker: Worker, body: Any) -> RunOnHost:
+    """A run as a worker just told, remembered."""
+    status = read_status(body, worker.host.name)
+    now = time.time()
+    ctx.store.put(worker.host.name, status.to_json(), now)
+    contact = Contact(worker.host.name, "ok", now, None, round(worker.clock_skew_s, 3))
+    return RunOnHost(status, contact, is_pulled(ctx, status.id))
+
+
+def last_seen(ctx: Context, run: str, error: str | None = None) -> RunOnHost | None:
+    """A run as the records know it, its host being out of reach."""
+    record = ctx.store.record(run)
+    if record is None:
+        return None
+    status = read_status(dict(record.run), record.host)
+    contact = Contact(record.host, "unreachable", record.seen_at, error)
+    return RunOnHost(status, contact, is_pulled(ctx, run))
+
+
+def is_pulled(ctx: Context, run: str) -> bool:
+    """Whether the whole of an ended run was pulled."""
+    return bool(ctx.store.pulled(run).get("complete"))
+
+
+def on_hosts(
+    hosts: Iterable[Host], act: Callable[[Host], T]
+) -> list[tuple[Host, T | None, RunnerError | None]]:
+    """`act` on each host at the same time: (host, what came, what went wrong), in their order."""
+    listed = list(hosts)
+
+    def attempt(host: Host) -> tuple[Host, T | None, RunnerError | None]:
+        try:
+            return host, act(host), None
+        except RunnerError as error:
+            return host, None, error
+
+    if len(listed) == 1:
+        return [attempt(listed[0])]
+    with ThreadPoolExecutor(max_workers=min(MOST_HOSTS_AT_ONCE, max(1, len(listed)))) as pool:
+        return list(pool.map(attempt, listed))

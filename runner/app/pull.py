@@ -1,0 +1,172 @@
+"""Bringing a run's artifacts here: new and changed ones, each verified, nothing of anyone's lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner import manifest, states, sync
+from runner.app.context import Context, seen
+from runner.app.results import PullReport
+from runner.app.runs import RunRef
+from runner.endpoint import Worker
+from runner.errors import IntegrityError, SpecError, WorkerError
+from runner.manifest import Fetch, Known, LocalFile, PullPlan
+
+ROUNDS = 3
+"""How often a file that changes while it is read is tried."""
+
+
+def pull(ctx: Context, ref: RunRef, to: Path | None = None) -> PullReport:
+    """Bring what is new of a run into `results/RUN` (or `to`): checkpoints/, logs/, work/.
+
+    Files that no pull made, or that were edited here since, are kept and named. Raises
+    IntegrityError, HostError, SpecError (no room here); what was there before is still there.
+    """
+    began = time.monotonic()
+    top = (to or ctx.project.root / "results" / ref.id).absolute()
+    _check_folder(top)
+    progress = _Progress(ctx)
+    with ctx.connect(ctx.host(ref.host)) as worker:
+        book = _Book(ctx, ref.id, top)
+        files = count_bytes = 0
+        for _ in range(ROUNDS):
+            listing, rows = worker.call("list", run=ref.id)
+            remote, refused = manifest.read_listing(rows)
+            if refused:
+                raise WorkerError(f"{ref.host}: the worker sent names that are no files: {refused[0]}")
+            plan = manifest.plan_pull(
+                remote, book.known, _local(top, [f.name for f in remote]), book.parts(remote)
+            )
+            progress.plan(plan)
+            done, changed = sync.fetch(worker, ref.id, list(plan.fetch), top, on_bytes=progress.on_bytes)
+            book.add(done)
+            files += len(done)
+            count_bytes += sum(item.fetch.file.size - item.fetch.offset for item in done)
+            if not changed:
+                break
+        _write_records(top, listing)
+        run = _status(ctx, worker, ref)
+        complete = run.status.state == states.ENDED and not changed and not plan.kept
+        book.save(complete)
+    ctx.report.done()
+    return PullReport(
+        run=ref.id,
+        path=top,
+        files=files,
+        bytes=count_bytes,
+        seconds=time.monotonic() - began,
+        unchanged=len(plan.unchanged),
+        pending=tuple(item.file.name for item in changed),
+        kept=plan.kept,
+    )
+
+
+def _status(ctx: Context, worker: Worker, ref: RunRef) -> Any:
+    _, rows = worker.call("runs", ids=[ref.id], full=True)
+    if not rows:
+        raise WorkerError(f"{ref.host}: the run is gone while it was pulled")
+    return seen(ctx, worker, rows[0])
+
+
+class _Book:
+    """What pulls made here, kept in the project's records."""
+
+    def __init__(self, ctx: Context, run: str, top: Path) -> None:
+        self._ctx = ctx
+        self._run = run
+        self._top = top
+        body = ctx.store.pulled(run)
+        self._all = dict(body.get("places", {})) if isinstance(body.get("places"), dict) else {}
+        self.known: dict[str, Known] = {
+            name: Known(*row) for name, row in self._all.get(str(top), {}).items() if len(row) == 4
+        }
+
+    def add(self, done: list[sync.Fetched]) -> None:
+        for item in done:
+            file = item.fetch.file
+            known = Known(file.size, file.mtime_ns, item.sha256, item.local_mtime_ns)
+            self.known[file.name] = known
+        self.save(complete=False)
+
+    def save(self, complete: bool) -> None:
+        rows = {
+            name: [known.size, known.mtime_ns, known.sha256, known.local_mtime_ns]
+            for name, known in self.known.items()
+        }
+        places = dict(self._all, **{str(self._top): rows})
+        self._ctx.store.put_pulled(self._run, {"places": places, "complete": complete})
+
+    def parts(self, remote: list[manifest.RemoteFile]) -> Mapping[str, int]:
+        """Bytes here of files whose last pull was cut; only what never changes can go on."""
+        found = {}
+        for file in remote:
+            part = sync.part_path(self._top, file.name)
+            if file.kind != "work" and part.is_file() and not part.is_symlink():
+                found[file.name] = part.stat().st_size
+        return found
+
+
+class _Progress:
+    """Says how far a pull is."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._report = ctx.report
+        self._whole = self._done = 0
+        self._began = time.monotonic()
+        self._said = 0.0
+
+    def plan(self, plan: PullPlan) -> None:
+        self._whole = sum(item.file.size - item.offset for item in plan.fetch)
+        self._done = 0
+        self._began = time.monotonic()
+
+    def on_bytes(self, fetch: Fetch, count: int) -> None:
+        self._done += count
+        now = time.monotonic()
+        if now - self._said < 0.1:
+            return
+        self._said = now
+        rate = self._done / max(0.001, now - self._began)
+        left = (self._whole - self._done) / max(1.0, rate)
+        percent = 100 * self._done // max(1, self._whole)
+        self._report.step(
+            f"{fetch.file.name}  {percent}%  {self._done / 1e9:.1f}/{self._whole / 1e9:.1f} GB  "
+            f"{rate / 1e6:.0f} MB/s  {left:.0f}s left"
+        )
+
+
+def _check_folder(top: Path) -> None:
+    try:
+        top.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecError(f"{top} cannot be made: {error.strerror}") from error
+
+
+def _local(top: Path, names: list[str]) -> dict[str, LocalFile]:
+    found = {}
+    for name in names:
+        path = top / name
+        try:
+            seen_here = path.lstat()
+        except OSError:
+            continue
+        found[name] = LocalFile(seen_here.st_size, seen_here.st_mtime_ns)
+    return found
+
+
+def _write_records(top: Path, listing: Mapping[str, Any]) -> None:
+    """spec.json and state.json as the host holds them, environment values left out."""
+    for key in ("spec", "state"):
+        try:
+            body = json.loads(str(listing.get(key, "{}")))
+        except ValueError as error:
+            raise IntegrityError(f"{key}.json of the run cannot be read") from error
+        if isinstance(body, dict) and "env" in body:
+            body["env"] = {name: "…" for name in body["env"]}
+        temporary = top / f".{key}.json.part"
+        temporary.write_text(json.dumps(body, indent=2, sort_keys=True) + "\n")
+        temporary.replace(top / f"{key}.json")

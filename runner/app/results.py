@@ -1,0 +1,139 @@
+"""What the use cases return; `output` renders it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from runner.wire import RunStatus
+
+
+class Report(Protocol):
+    """Where a use case says what goes on; stderr on a terminal, nowhere under cron."""
+
+    def note(self, text: str) -> None:
+        """A line worth keeping."""
+
+    def step(self, text: str) -> None:
+        """What is being waited for now; replaced by the next one."""
+
+    def done(self) -> None:
+        """Nothing is waited for any more."""
+
+
+@dataclass(frozen=True)
+class Contact:
+    """Whether a host answered, and when it was last heard (seconds since the epoch, our clock)."""
+
+    host: str
+    state: str = "ok"
+    """`ok` or `unreachable`; never a run's state."""
+    at: float | None = None
+    error: str | None = None
+    clock_skew_s: float | None = None
+    """The worker's clock minus ours."""
+
+
+@dataclass(frozen=True)
+class RunOnHost:
+    """A run as last seen, and how fresh that is."""
+
+    status: RunStatus
+    contact: Contact
+    pulled: bool = False
+
+    @property
+    def id(self) -> str:
+        """The id users type."""
+        return self.status.id
+
+    @property
+    def host(self) -> str:
+        """The host's name in the inventory."""
+        return self.contact.host
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Runs of several hosts, and which of those answered."""
+
+    runs: tuple[RunOnHost, ...]
+    hosts: tuple[Contact, ...]
+
+
+@dataclass(frozen=True)
+class PullReport:
+    """What a pull brought."""
+
+    run: str
+    path: Path
+    files: int
+    """New or changed files brought, each verified."""
+    bytes: int
+    seconds: float
+    unchanged: int
+    pending: tuple[str, ...] = ()
+    """Files still being written there, left for the next pull."""
+    kept: tuple[str, ...] = ()
+    """Local files no pull made or that were edited here, left as they are."""
+
+
+@dataclass(frozen=True)
+class CancelReport:
+    """What became of one cancel."""
+
+    run: str
+    host: str
+    outcome: str | None
+    ended_before: bool
+    """It had ended before it was asked to."""
+    processes: int = 0
+    """Processes that were ended."""
+    seconds: float = 0.0
+    gpus: tuple[Mapping[str, Any], ...] = ()
+    """[{"index", "used_mib"}] after the release."""
+    left: tuple[int, ...] = ()
+    """Process ids that would not die."""
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class WorkerVersion:
+    """One side's versions."""
+
+    host: str
+    contact: Contact
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """runner, python, image, runtime, worker, launchers …"""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run's progress lines."""
+
+    run: str
+    host: str
+    label: str
+    metric: str | None
+    """The job's own choice; None: the first known one present."""
+    points: tuple[tuple[int, Mapping[str, float]], ...]
+    """(step, metrics), by step."""
+
+
+@dataclass(frozen=True)
+class ProvisionReport:
+    """What became of a worker that was made, or found as it should be."""
+
+    host: str
+    changed: bool
+    """Anything was made; False when all was there."""
+    container: str
+    image: str
+    worker: str
+    torch: str
+    """The version the worker's Python imports."""
+    gpus: int
+    """GPUs nvidia-smi shows in the container."""
+    seconds: float = 0.0

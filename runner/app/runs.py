@@ -1,0 +1,179 @@
+"""Finding runs: which one a word means, on which host it is, what the hosts say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.app.context import Context, last_seen, on_hosts, seen
+from runner.app.results import Contact, Curve, Listing, RunOnHost
+from runner.errors import HostError, NotFound, RunnerError, SpecError
+from runner.model import Host
+
+LATEST = "latest"
+CURVE_POINTS = 2000
+
+
+@dataclass(frozen=True)
+class RunRef:
+    """A run and the host it is on."""
+
+    id: str
+    host: str
+
+
+def list_runs(ctx: Context, host: str | None = None, everyone: bool = False) -> Listing:
+    """Runs of this project (or of all, with `everyone`) as their hosts tell them now.
+
+    A host that does not answer is named, and its runs come as last seen.
+    """
+    asked = [ctx.host(host)] if host else list(ctx.hosts.values())
+    answers = on_hosts(asked, lambda each: _ask(ctx, each, everyone))
+    ctx.report.done()
+    runs: list[RunOnHost] = []
+    contacts: list[Contact] = []
+    for each, found, error in answers:
+        if found is not None:
+            runs += found[0]
+            contacts.append(found[1])
+            continue
+        contacts.append(_silent(ctx, each, error))
+        runs += _remembered(ctx, each, error, everyone)
+    runs.sort(key=lambda run: (run.status.submitted_at or 0, run.id))
+    return Listing(tuple(runs), tuple(contacts))
+
+
+def find(ctx: Context, text: str | None) -> list[RunRef]:
+    """The runs that a word means: an id, a unique prefix, `latest`, `name:TEXT` or `tag:TEXT`.
+
+    None is `latest`. Records answer first; hosts are asked for what is not there. Raises NotFound,
+    SpecError for a prefix that several runs share.
+    """
+    word = text or LATEST
+    exact = ctx.store.record(word)
+    if exact is not None and word != LATEST:
+        return [RunRef(exact.id, exact.host)]
+    known = [
+        (record.id, record.host, record.run)
+        for record in ctx.store.records()
+        if (record.run.get("project") or {}).get("id") == ctx.project.id
+    ]
+    found = _match(word, known)
+    if found and (word != LATEST or len(ctx.hosts) == 1):
+        return found
+    # another client may know more than our records
+    listing = list_runs(ctx, everyone=False)
+    rows = [(run.id, run.host, run.status.to_json()) for run in listing.runs]
+    found = _match(word, rows) or found
+    if found:
+        return found
+    silent = [contact.host for contact in listing.hosts if contact.state != "ok"]
+    if silent:
+        raise HostError(
+            f"no run {word} where somebody answered; no answer from {', '.join(silent)}",
+            *[str(contact.error) for contact in listing.hosts if contact.error],
+        )
+    if word == LATEST:
+        raise NotFound("no run of this project yet", "runner submit job=dqn")
+    raise NotFound(f"no run {word}", "runner ps --all")
+
+
+def find_one(ctx: Context, text: str | None) -> RunRef:
+    """The one run that a word means. Raises SpecError when it means several."""
+    found = find(ctx, text)
+    if len(found) > 1:
+        raise SpecError(f"{text} means {len(found)} runs", *[ref.id for ref in found[:10]])
+    return found[0]
+
+
+def find_all(ctx: Context, words: Sequence[str]) -> list[RunRef]:
+    """The runs that several words mean, each once."""
+    out: dict[str, RunRef] = {}
+    for word in words:
+        for ref in find(ctx, word):
+            out.setdefault(ref.id, ref)
+    return list(out.values())
+
+
+def by_host(ctx: Context, refs: Sequence[RunRef]) -> list[tuple[Host, list[str]]]:
+    """The same runs, host by host."""
+    grouped: dict[str, list[str]] = {}
+    for ref in refs:
+        grouped.setdefault(ref.host, []).append(ref.id)
+    return [(ctx.host(name), ids) for name, ids in grouped.items()]
+
+
+def curves(ctx: Context, refs: Sequence[RunRef]) -> list[Curve]:
+    """The progress lines of runs."""
+    out = []
+    for host, ids in by_host(ctx, refs):
+        with ctx.connect(host) as worker:
+            _, rows = worker.call("runs", ids=ids, full=False)
+            for row in rows:
+                run = seen(ctx, worker, row)
+                _, points = worker.call("progress", run=run.id, most=CURVE_POINTS)
+                label = f"{run.id} {run.status.name}" if run.status.name else run.id
+                out.append(
+                    Curve(run.id, host.name, label, run.status.metric, tuple(_points(points)))
+                )
+    ctx.report.done()
+    return out
+
+
+def _points(rows: list[object]) -> list[tuple[int, dict[str, float]]]:
+    points = []
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 2):
+            continue
+        step, metrics = row
+        if isinstance(step, int) and isinstance(metrics, dict):
+            numbers = {str(k): float(v) for k, v in metrics.items() if isinstance(v, (int, float))}
+            points.append((step, numbers))
+    return points
+
+
+def _ask(ctx: Context, host: Host, everyone: bool) -> tuple[list[RunOnHost], Contact]:
+    with ctx.connect(host) as worker:
+        project = None if everyone else ctx.project.id
+        _, rows = worker.call("runs", project=project, all=everyone)
+        runs = [seen(ctx, worker, row) for row in rows]
+        skew = round(worker.clock_skew_s, 3)
+    return runs, Contact(host.name, "ok", time.time(), None, skew)
+
+
+def _silent(ctx: Context, host: Host, error: RunnerError | None) -> Contact:
+    at = max(
+        (record.seen_at for record in ctx.store.records() if record.host == host.name), default=None
+    )
+    return Contact(host.name, "unreachable", at, str(error) if error else None)
+
+
+def _remembered(
+    ctx: Context, host: Host, error: RunnerError | None, everyone: bool
+) -> list[RunOnHost]:
+    found = []
+    for record in ctx.store.records():
+        mine = (record.run.get("project") or {}).get("id") == ctx.project.id
+        if record.host == host.name and (mine or everyone):
+            run = last_seen(ctx, record.id, str(error) if error else None)
+            found += [run] if run else []
+    return found
+
+
+def _match(word: str, rows: Sequence[tuple[str, str, Mapping[str, Any]]]) -> list[RunRef]:
+    if word == LATEST:
+        chosen = sorted(rows, key=lambda row: (row[2].get("submitted_at") or 0, row[0]))[-1:]
+    elif word.startswith("name:"):
+        chosen = [row for row in rows if row[2].get("name") == word[5:]]
+    elif word.startswith("tag:"):
+        chosen = [row for row in rows if word[4:] in (row[2].get("tags") or [])]
+    else:
+        chosen = [row for row in rows if row[0] == word]
+        if not chosen:
+            chosen = [row for row in rows if row[0].startswith(word)]
+            if len(chosen) > 1:
+                names = sorted(row[0] for row in chosen)
+                raise SpecError(f"{word} means {len(names)} runs", *names[:10])
+    return [RunRef(run, host) for run, host, _ in chosen]

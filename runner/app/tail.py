@@ -1,0 +1,131 @@
+"""Following a run's log: every byte once, in order, through cut links, to the end of the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from runner import states, wire
+from runner.app.context import Context, seen
+from runner.app.results import RunOnHost
+from runner.app.runs import RunRef
+from runner.endpoint import Worker, wire_json
+from runner.errors import HostError, WorkerError
+
+RETRY_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+
+
+def tail(
+    ctx: Context,
+    ref: RunRef,
+    rank: int,
+    start: int | None,
+    lines: int | None,
+    follow: bool,
+    write: Callable[[bytes], None],
+) -> RunOnHost:
+    """Hand a rank's bytes to `write` as they come; the run as it stood at the end.
+
+    start: first byte wanted (None: 0). lines: only the last so many, instead. A link that is lost
+    while following is made again and goes on at the next byte; `report` says so.
+    """
+    follower = _Follower(ctx, ref, rank, start or 0, lines, follow, write)
+    host = ctx.host(ref.host)
+    tries = 0
+    lost_at: float | None = None
+    while True:
+        try:
+            with ctx.connect(host) as worker:
+                if lost_at is not None:
+                    follower.say_back(lost_at)
+                    lost_at = None
+                result = follower.run(worker)
+                ctx.report.done()
+                return result
+        except HostError as error:
+            if not follow or not follower.began:
+                raise
+            if lost_at is None:
+                lost_at, tries = time.time(), 0
+            pause = RETRY_WAITS_S[min(tries, len(RETRY_WAITS_S) - 1)]
+            tries += 1
+            ctx.report.step(f"{error}; trying again")
+            time.sleep(pause)
+
+
+class _Follower:
+    """What was seen so far, over any number of conversations."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        ref: RunRef,
+        rank: int,
+        start: int,
+        lines: int | None,
+        follow: bool,
+        write: Callable[[bytes], None],
+    ) -> None:
+        self._ctx = ctx
+        self._ref = ref
+        self._rank = rank
+        self._offset = start
+        self._lines = lines
+        self._follow = follow
+        self._write = write
+        self.began = False
+
+    def say_back(self, lost_at: float) -> None:
+        at = time.strftime("%H:%M:%S", time.localtime(lost_at))
+        seconds = max(1, round(time.time() - lost_at))
+        self._ctx.report.done()
+        self._ctx.report.note(
+            f"{self._ref.host}: link lost {at}, back after {seconds}s, nothing missed"
+        )
+
+    def run(self, worker: Worker) -> RunOnHost:
+        request = worker.open(
+            "tail",
+            run=self._ref.id,
+            rank=self._rank,
+            follow=self._follow,
+            lines=None if self.began else self._lines,
+            **{"from": self._offset},
+        )
+        for kind, payload in request.frames():
+            if kind == wire.EVENT:
+                self._on_event(wire_json(payload, worker.host.name))
+            elif len(payload) < wire.TAIL_HEAD.size:
+                raise WorkerError(f"{worker.host.name}: a piece of the log without its place")
+            else:
+                self._on_data(payload, worker.host.name)
+        return seen(self._ctx, worker, request.reply.get("run"))
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        start = event.get("start")
+        if isinstance(start, int):
+            if not self.began:
+                self._offset = start
+                size = event.get("size")
+                if start > 0 and self._lines is not None and isinstance(size, int):
+                    self._ctx.report.note(f"last {self._lines} lines of {_size(size)}; all: --from 0")
+            self.began = True
+        elif event.get("state") == states.QUEUED:
+            self._ctx.report.step(f"{self._ref.id}  queued")
+        elif "state" in event:
+            self._ctx.report.done()
+
+    def _on_data(self, payload: bytes, host: str) -> None:
+        (offset,) = wire.TAIL_HEAD.unpack_from(payload)
+        data = payload[wire.TAIL_HEAD.size :]
+        if offset > self._offset:
+            raise WorkerError(f"{host}: bytes {self._offset} to {offset} of the log did not come")
+        fresh = data[self._offset - offset :]
+        if fresh:
+            self._write(fresh)
+            self._offset += len(fresh)
+
+
+def _size(count: int) -> str:
+    return f"{count} bytes" if count < 10_000 else f"{count / 1e6:.1f} MB"

@@ -1,0 +1,393 @@
+"""One worker: one framed conversation, requests out, answers and byte streams in.
+
+The worker program travels by itself: the command that starts it holds a short stub, which looks
+for this version's bundle in the workspace, asks for it once if it is not there, and runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from runner import __version__, carriers, content, placement, wire
+from runner.carriers.base import CONNECT_TIMEOUT_S, Carrier
+from runner.errors import (
+    Conflict,
+    IntegrityError,
+    NotFound,
+    ProtocolMismatch,
+    ProvisionError,
+    RunnerError,
+    SpecError,
+    Unreachable,
+    WorkerError,
+    WrongState,
+)
+from runner.model import Host
+
+MAX_JUNK = 256 * 1024
+"""What a chatty login shell may print before the worker speaks."""
+MAX_LISTING = 256 << 20
+_NEED_BUNDLE = b"runner-boot/1 need\n"
+_READ = 1 << 20
+
+_STUB = """
+import os,sys
+d,n={digest!r},{size}
+w=os.environ.get("RUNNER_WORKSPACE") or os.path.join(os.path.expanduser("~"),".local/share/runner/workspace")
+p=os.path.join(w,".runner","bundles",d)
+if not os.path.isdir(p):
+    os.write(1,{need!r})
+    b=b""
+    while len(b)<n:
+        c=os.read(0,n-len(b))
+        if not c: sys.exit(3)
+        b+=c
+    import hashlib,io,tarfile,zlib
+    b=zlib.decompress(b)
+    if hashlib.sha256(b).hexdigest()!=d: sys.exit("runner: the worker program arrived damaged")
+    os.makedirs(w,0o700,exist_ok=True)
+    os.makedirs(os.path.dirname(p),exist_ok=True)
+    t="%s.tmp%d"%(p,os.getpid())
+    tarfile.open(fileobj=io.BytesIO(b)).extractall(t)
+    try: os.rename(t,p)
+    except OSError: pass
+sys.path.insert(0,p)
+sys.argv[:]=[p,"serve"]
+m=os.path.join(p,"__main__.py")
+exec(compile(open(m).read(),m,"exec"),{{"__name__":"__main__","__file__":m}})
+"""
+
+
+class LinkLost(Unreachable):
+    """The worker was there and then nothing came any more: what was asked may or may not be done."""
+
+
+class Worker:
+    """A conversation with one worker; use it as a context manager.
+
+    Raises HostError when there is no session, ProvisionError when there is no worker, LinkLost when
+    the link dies on the way, and what a worker's refusal means (`_REFUSALS`).
+    """
+
+    def __init__(self, host: Host, *, patience_s: float = wire.CLIENT_PATIENCE_S) -> None:
+        self.host = host
+        self._patience_s = patience_s
+        self._bundle = content.bundle()
+        self._zipped = zlib.compress(self._bundle.data, 6)
+        self._carrier: Carrier = carriers.open_carrier(host, self._argv())
+        self._began = self._heard = time.monotonic()
+        self._hello: dict[str, Any] | None = None
+        self._streams: dict[int, queue.SimpleQueue[tuple[int, bytes] | None]] = {0: queue.SimpleQueue()}
+        self._next_stream = 1
+        self._junk = bytearray()
+        self._hello_at = time.time()
+        self._spoken = threading.Event()
+        self._spoke = False
+        self._over: RunnerError | None = None
+        self._closing = threading.Event()
+        self._write_lock = threading.Lock()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the conversation; the run goes on."""
+        self._closing.set()
+        self._carrier.close()
+        self._reader.join(2)
+
+    @property
+    def hello(self) -> Mapping[str, Any]:
+        """What the worker said of itself; waits for it."""
+        while self._hello is None:
+            self._hello = wire_json(self._take(0, {wire.EVENT})[1], self.host.name)
+        return self._hello
+
+    @property
+    def clock_skew_s(self) -> float:
+        """The worker's clock minus ours, as far as its hello tells."""
+        now = self.hello.get("now")
+        return float(now) - self._hello_at if isinstance(now, (int, float)) else 0.0
+
+    def call(
+        self, verb: str, *, on_event: Callable[[Mapping[str, Any]], None] | None = None, **arguments: Any
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """(reply, rows) of a request whose DATA, if any, is one compressed listing."""
+        request = self.open(verb, **arguments)
+        data = bytearray()
+        for kind, payload in request.frames():
+            if kind == wire.DATA:
+                data += payload
+                if len(data) > MAX_LISTING:
+                    raise WorkerError(f"{self.host.name}: the worker sent a listing without end")
+            elif on_event is not None:
+                on_event(wire_json(payload, self.host.name))
+        return request.reply, read_rows(bytes(data), self.host.name)
+
+    def open(self, verb: str, **arguments: Any) -> Request:
+        """Send a request; its answers are read from what this returns."""
+        stream = self._next_stream
+        self._next_stream += 1
+        self._streams[stream] = queue.SimpleQueue()
+        body = dict(arguments, verb=verb)
+        if self.host.runtime == "local":
+            body["local"] = local_record(self.host)
+        self._send(wire.pack_json(wire.REQ, stream, body))
+        return Request(self, stream)
+
+    # -- for Request ------------------------------------------------------------------------------
+
+    def _send(self, data: bytes) -> None:
+        self._wait_spoken()
+        with self._write_lock:
+            try:
+                self._carrier.write(data)
+            except OSError as error:
+                raise self._end() from error
+
+    def _take(self, stream: int, wanted: set[int] | None = None) -> tuple[int, bytes]:
+        frame = self._streams[stream].get()
+        if frame is None:
+            self._streams[stream].put(None)
+            raise self._end()
+        kind, payload = frame
+        if kind == wire.ERR:
+            raise refusal(wire_json(payload, self.host.name), self.host.name)
+        if wanted is not None and kind not in wanted:
+            raise WorkerError(f"{self.host.name}: the worker answered out of turn")
+        return kind, payload
+
+    def _end(self) -> RunnerError:
+        self._reader.join(5)
+        return self._over or LinkLost(f"{self.host.name}: the conversation was closed")
+
+    # -- threads ----------------------------------------------------------------------------------
+
+    def _wait_spoken(self) -> None:
+        """Nothing is written before the worker program runs: the stub could take it for its own."""
+        self._spoken.wait()
+        if not self._spoke:
+            raise self._end()
+
+    def _read(self) -> None:
+        reader = wire.FrameReader()
+        error: RunnerError | None = None
+        try:
+            if self._skip_to_magic(reader):
+                while data := self._carrier.read(_READ):
+                    self._heard = time.monotonic()
+                    self._deliver(reader, data)
+            error = self._lost()
+        except wire.WireError as problem:
+            error = ProtocolMismatch(f"{self.host.name}: the worker speaks otherwise: {problem}")
+        except OSError as problem:
+            error = LinkLost(f"{self.host.name}: {problem}")
+        self._over = self._over or error
+        self._spoken.set()
+        for stream in list(self._streams.values()):
+            stream.put(None)
+
+    def _skip_to_magic(self, reader: wire.FrameReader) -> bool:
+        seen = self._junk
+        while data := self._carrier.read(_READ):
+            seen += data
+            need = seen.find(_NEED_BUNDLE)
+            if need >= 0:
+                del seen[need : need + len(_NEED_BUNDLE)]
+                self._carrier.write(self._zipped)
+            at = seen.find(wire.MAGIC)
+            if at >= 0:
+                rest = bytes(seen[at + len(wire.MAGIC) :])
+                del seen[at:]
+                self._heard = time.monotonic()
+                self._hello_at = time.time()
+                self._spoke = True
+                self._spoken.set()
+                self._deliver(reader, rest)
+                return True
+            if len(seen) > MAX_JUNK:
+                raise wire.WireError(f"{MAX_JUNK} bytes came, but no worker spoke")
+        return False
+
+    def _deliver(self, reader: wire.FrameReader, data: bytes) -> None:
+        for kind, stream, payload in reader.feed(data):
+            if kind == wire.ERR and stream == 0:
+                self._over = refusal(wire_json(payload, self.host.name), self.host.name)
+            elif kind != wire.PING and stream in self._streams:
+                self._streams[stream].put((kind, payload))
+
+    def _beat(self) -> None:
+        ping = wire.pack_frame(wire.PING, 0)
+        while not self._closing.wait(wire.BEAT_S):
+            now = time.monotonic()
+            if self._spoke:
+                if now - self._heard > self._patience_s:
+                    self._over = LinkLost(f"{self.host.name}: no answer for {self._patience_s:g} s")
+                    break
+                # a full pipe means that something is being sent: that is a sign of life of ours
+                if self._write_lock.acquire(blocking=False):
+                    with contextlib.suppress(OSError):
+                        self._carrier.write(ping)
+                    self._write_lock.release()
+            elif now - self._began > CONNECT_TIMEOUT_S + self._patience_s:
+                self._over = Unreachable(f"{self.host.name}: no answer for {CONNECT_TIMEOUT_S} s")
+                break
+        else:
+            return
+        self._carrier.close()
+
+    def _lost(self) -> RunnerError:
+        """What it means that the stream ended."""
+        if self._spoke:
+            return LinkLost(f"{self.host.name}: the link was lost")
+        failure = self._carrier.failure()
+        if failure is not None:
+            return failure
+        said = self._carrier.trouble() or bytes(self._junk).decode("utf-8", "replace").strip()
+        last = said.splitlines()[-1] if said else "nothing was said"
+        return ProvisionError(
+            f"{self.host.name}: the worker program did not start: {last}",
+            *([] if self.host.runtime == "local" else [f"runner provision host={self.host.name}"]),
+        )
+
+    def _argv(self) -> list[str]:
+        stub = _STUB.format(digest=self._bundle.digest, size=len(self._zipped), need=_NEED_BUNDLE)
+        # only harmless characters, whatever shell the account has
+        program = f'exec(bytes.fromhex("{stub.strip().encode().hex()}"))'
+        python = sys.executable if self.host.runtime == "local" else "python3"
+        argv = [python, "-I", "-S", "-c", program]
+        return argv if self.host.runtime == "local" else placement.worker_argv(self.host, argv)
+
+
+class Request:
+    """A request under way."""
+
+    def __init__(self, worker: Worker, stream: int) -> None:
+        self._worker = worker
+        self._stream = stream
+        self.reply: dict[str, Any] = {}
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        """DATA and EVENT frames as they come, until the reply; then `reply` is set."""
+        while True:
+            kind, payload = self._worker._take(self._stream)
+            if kind == wire.REP:
+                self.reply = wire_json(payload, self._worker.host.name)
+                return
+            if kind in (wire.DATA, wire.EVENT):
+                yield kind, payload
+
+    def event(self) -> dict[str, Any]:
+        """The next EVENT, which must come before anything else."""
+        _, payload = self._worker._take(self._stream, {wire.EVENT})
+        return wire_json(payload, self._worker.host.name)
+
+    def finish(self) -> dict[str, Any]:
+        """The reply, whatever comes before it."""
+        for _ in self.frames():
+            pass
+        return self.reply
+
+    def send(self, data: bytes) -> None:
+        """Bytes of this request, in frames of a good size."""
+        for start in range(0, len(data), wire.CHUNK):
+            piece = data[start : start + wire.CHUNK]
+            self._worker._send(wire.pack_frame(wire.DATA, self._stream, piece))
+
+    def end(self) -> None:
+        """No more bytes."""
+        self._worker._send(wire.pack_frame(wire.END, self._stream))
+
+    def send_rows(self, rows: list[Any]) -> None:
+        """A compressed listing, with its end."""
+        text = json.dumps(rows, separators=(",", ":")).encode("ascii")
+        self.send(zlib.compress(text, 1))
+        self.end()
+
+
+def local_record(host: Host) -> dict[str, Any]:
+    """What a `local` worker is to be, for whoever starts it."""
+    return {
+        "runtime": "local",
+        "python": sys.executable,
+        "version": __version__,
+        "gpus": list(host.gpus) if isinstance(host.gpus, tuple) else host.gpus,
+        "slots": host.slots,
+        "env": dict(host.env),
+    }
+
+
+def wire_json(payload: bytes, host: str) -> dict[str, Any]:
+    """A table the worker sent. Raises WorkerError."""
+    try:
+        return wire.read_json(payload)
+    except wire.WireError as error:
+        raise WorkerError(f"{host}: the worker's answer cannot be read: {error}") from error
+
+
+def read_rows(data: bytes, host: str) -> list[Any]:
+    """A compressed listing the worker sent, bounded before it is built. Raises WorkerError."""
+    if not data:
+        return []
+    unzip = zlib.decompressobj()
+    try:
+        text = unzip.decompress(data, MAX_LISTING)
+        rows = json.loads(text) if not unzip.unconsumed_tail else None
+    except (zlib.error, ValueError, RecursionError) as error:
+        raise WorkerError(f"{host}: the worker's listing cannot be read: {error}") from error
+    if not isinstance(rows, list):
+        raise WorkerError(f"{host}: the worker's listing cannot be read")
+    return rows
+
+
+_REFUSALS: dict[str, type[RunnerError]] = {
+    "unknown-run": NotFound,
+    "no-gpu": SpecError,
+    "conflict": Conflict,
+    "wrong-state": WrongState,
+    "corrupt": IntegrityError,
+    "changed": IntegrityError,
+    "version": ProtocolMismatch,
+    "no-verb": ProtocolMismatch,
+    "no-worker": ProvisionError,
+    "bad-workspace": SpecError,
+}
+
+
+def refusal(body: Mapping[str, Any], host: str) -> RunnerError:
+    """A worker's refusal as one of our errors."""
+    code = str(body.get("code"))
+    text = str(body.get("text") or code)
+    if code == "no-space":
+        text = f"no room on its disk ({text})"
+    kind = _REFUSALS.get(code, WorkerError)
+    error = kind(f"{host}: {text}")
+    error.code = code  # type: ignore[attr-defined]
+    return error
+
+
+def default_workspace() -> str:
+    """Where `local` keeps its runs, for people."""
+    named = os.environ.get("RUNNER_WORKSPACE")
+    return named or os.path.join(os.path.expanduser("~"), ".local", "share", "runner", "workspace")

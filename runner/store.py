@@ -1,0 +1,203 @@
+"""The operator's own records below the project's `.runner/`: a cache, but for open intents.
+
+    .gitignore          this folder is nobody's code
+    runs/ID.json        a run as last seen, and on which host
+    workers/HOST.json   the last snapshot a host was known to hold
+    intents/ID.json     a submit whose id was not printed yet; its process holds the file's lock
+    pulls/ID.json       what pulls made, to tell it from what people put there
+
+Records can be deleted; hosts know every run. Open intents cannot: they are what makes a submit
+that was cut happen exactly once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.errors import SpecError
+from runner.model import Project
+
+FORMAT = 1
+LOCK_LIMIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run as last seen."""
+
+    id: str
+    host: str
+    seen_at: float
+    run: Mapping[str, Any]
+    """The worker's status, as it came."""
+
+
+class Intent:
+    """A submit under way. While its process lives it holds the lock of the file."""
+
+    def __init__(self, path: Path, fd: int, body: dict[str, Any]) -> None:
+        self._path = path
+        self._fd = fd
+        self.body = body
+
+    @property
+    def id(self) -> str:
+        """The run's id, made before the first byte was sent."""
+        return str(self.body["id"])
+
+    def close(self) -> None:
+        """The id was printed (or the submit refused): nothing is open any more."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        os.close(self._fd)
+
+    def leave_open(self) -> None:
+        """Keep it for the next submit with the same words."""
+        os.close(self._fd)
+
+
+class Store:
+    """One project's records."""
+
+    def __init__(self, project: Project) -> None:
+        self._root = project.root / ".runner"
+
+    # -- runs ---------------------------------------------------------------------------------------
+
+    def records(self) -> list[Record]:
+        """Every run known here, oldest first."""
+        found = [record for path in self._files("runs") if (record := _record(path))]
+        return sorted(found, key=lambda record: (record.run.get("submitted_at") or 0, record.id))
+
+    def record(self, run: str) -> Record | None:
+        """One run as last seen."""
+        return _record(self._root / "runs" / f"{run}.json")
+
+    def put(self, host: str, run: Mapping[str, Any], seen_at: float) -> None:
+        """Remember a run as seen just now."""
+        body = {"format": FORMAT, "host": host, "seen_at": seen_at, "run": dict(run)}
+        self._write("runs", str(run["id"]), body)
+
+    # -- hosts --------------------------------------------------------------------------------------
+
+    def last_snapshot(self, host: str) -> tuple[str, str] | None:
+        """(worker, digest) of the snapshot sent last to a host."""
+        body = _read(self._root / "workers" / f"{host}.json")
+        return (str(body["worker"]), str(body["snapshot"])) if body else None
+
+    def put_snapshot(self, host: str, worker: str, digest: str) -> None:
+        """Remember what a host holds."""
+        self._write("workers", host, {"format": FORMAT, "worker": worker, "snapshot": digest})
+
+    # -- pulls --------------------------------------------------------------------------------------
+
+    def pulled(self, run: str) -> dict[str, Any]:
+        """What earlier pulls of a run made: {"to": folder, "files": {name: [...]}} or empty."""
+        return _read(self._root / "pulls" / f"{run}.json") or {}
+
+    def put_pulled(self, run: str, body: Mapping[str, Any]) -> None:
+        """Remember what a pull made."""
+        self._write("pulls", run, dict(body, format=FORMAT))
+
+    # -- intents ------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def intents_locked(self) -> Iterator[None]:
+        """Nobody else of this project looks at intents meanwhile. Raises SpecError after a while."""
+        folder = self._folder("intents")
+        with open(folder / ".lock", "a") as file:
+            deadline = time.monotonic() + LOCK_LIMIT_S
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > deadline:
+                        raise SpecError(f"{folder} is locked by another submit") from None
+                    time.sleep(0.01)
+            yield
+
+    def open_intents(self, words: list[str]) -> list[Intent]:
+        """Intents with exactly these words whose process is gone, oldest first; they are ours now."""
+        found = []
+        for path in self._files("intents"):
+            body = _read(path)
+            if not body or body.get("words") != words:
+                continue
+            fd = _try_lock(path)
+            if fd is not None:
+                found.append(Intent(path, fd, body))
+        return sorted(found, key=lambda intent: float(intent.body.get("at", 0)))
+
+    def write_intent(self, body: Mapping[str, Any]) -> Intent:
+        """Write an intent down, durably, and hold its lock. Its spec may hold secrets: 0600."""
+        folder = self._folder("intents")
+        path = folder / f"{body['id']}.json"
+        temporary = folder / f".{body['id']}.tmp"
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.write(fd, json.dumps(dict(body, format=FORMAT)).encode("ascii"))
+        os.fsync(fd)
+        os.rename(temporary, path)
+        return Intent(path, fd, dict(body))
+
+    # -- files --------------------------------------------------------------------------------------
+
+    def _files(self, kind: str) -> list[Path]:
+        folder = self._root / kind
+        return sorted(folder.glob("[!.]*.json")) if folder.is_dir() else []
+
+    def _folder(self, kind: str) -> Path:
+        folder = self._root / kind
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            ignore = self._root / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n")
+        except OSError as error:
+            raise SpecError(f"{folder} cannot be made: {error.strerror}") from error
+        return folder
+
+    def _write(self, kind: str, name: str, body: Mapping[str, Any]) -> None:
+        folder = self._folder(kind)
+        temporary = folder / f".{name}.{os.getpid()}.tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            json.dump(body, file)
+        os.rename(temporary, folder / f"{name}.json")
+
+
+def _record(path: Path) -> Record | None:
+    body = _read(path)
+    if not body or not isinstance(body.get("run"), dict) or "id" not in body["run"]:
+        return None
+    return Record(str(body["run"]["id"]), str(body["host"]), float(body["seen_at"]), body["run"])
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        body = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _try_lock(path: Path) -> int | None:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd

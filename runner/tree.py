@@ -1,0 +1,273 @@
+"""The project folder as a snapshot: which files travel, and what they are.
+
+A snapshot is the folder whole, minus git's ignore rules, then `.runnerignore`'s (which may bring
+back with `!`), minus what is never sent. Inside a git work tree git itself says what it ignores;
+elsewhere, or where git cannot, .gitignore files are read here with the same meaning.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pathspec import GitIgnoreSpec
+
+from runner import wire
+from runner.errors import SpecError
+from runner.manifest import Snapshot
+
+NEVER_ANYWHERE = (".git", ".venv", "__pycache__", ".runner", "*.egg-info")
+NEVER_AT_ROOT = ("results", "build", "dist", "hosts")
+RUNNERIGNORE = ".runnerignore"
+GIT_LIMIT_S = 30
+_BLOCK = 1 << 20
+
+Row = tuple[Any, ...]
+
+
+@dataclass
+class _Walk:
+    root: str
+    rules: _Rules
+    rows: list[Row] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+
+
+def read_snapshot(root: Path) -> Snapshot:
+    """The project folder as it is now. Raises SpecError for what cannot travel."""
+    git = _Git(root)
+    walk = _Walk(os.fspath(root), _Rules(os.fspath(root), git))
+    _walk(walk, "")
+    rows = tuple(sorted(walk.rows, key=lambda row: str(row[0])))
+    files = [row for row in rows if row[1] == "f"]
+    code = dict(git.facts(), files=len(files), bytes=sum(row[3] for row in files))
+    skipped = tuple(f"{count} by {rule}" for rule, count in sorted(walk.skipped.items()))
+    return Snapshot(rows, wire.tree_digest(rows), code, skipped)
+
+
+def read_content(root: Path, path: str, digest: str) -> bytes:
+    """A file's content, which must still be what was read before. Raises SpecError."""
+    with open(os.path.join(root, path), "rb") as file:
+        data = file.read()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise SpecError(f"{_shown(path)} changed while it was sent; type the same words again")
+    return data
+
+
+def _walk(walk: _Walk, folder: str) -> bool:
+    """Take in a folder; whether anything of it travels."""
+    any_row = False
+    try:
+        entries = sorted(os.scandir(os.path.join(walk.root, folder)), key=lambda entry: entry.name)
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    walk.rules.enter(folder)
+    for entry in entries:
+        path = f"{folder}/{entry.name}" if folder else entry.name
+        if _never(path):
+            continue
+        is_folder = entry.is_dir(follow_symlinks=False)
+        rule = walk.rules.why_ignored(path, is_folder)
+        if rule is not None and not (is_folder and walk.rules.may_bring_back):
+            walk.skipped[rule] = walk.skipped.get(rule, 0) + 1
+            continue
+        if is_folder:
+            if _walk(walk, path):
+                any_row = True
+            elif rule is None:
+                walk.rows.append((path, "d", 0, 0, ""))
+                any_row = True
+        elif entry.is_symlink():
+            walk.rows.append(_link_row(walk.root, path))
+            any_row = True
+        elif entry.is_file(follow_symlinks=False):
+            walk.rows.append(_file_row(walk.root, path))
+            any_row = True
+        else:
+            walk.skipped["not a file"] = walk.skipped.get("not a file", 0) + 1
+    return any_row
+
+
+def _file_row(root: str, path: str) -> Row:
+    full = os.path.join(root, path)
+    for _ in range(2):
+        try:
+            with open(full, "rb", buffering=0) as file:
+                before = os.fstat(file.fileno())
+                digest = hashlib.sha256()
+                while block := file.read(_BLOCK):
+                    digest.update(block)
+                after = os.fstat(file.fileno())
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+            mode = 0o755 if after.st_mode & stat.S_IXUSR else 0o644
+            return (path, "f", mode, after.st_size, digest.hexdigest())
+    raise SpecError(
+        f"{_shown(path)} changes while it is read; leave it out by a line in {RUNNERIGNORE}"
+    )
+
+
+def _link_row(root: str, path: str) -> Row:
+    target = os.readlink(os.path.join(root, path))
+    depth = path.count("/")
+    leaves = target.startswith("/")
+    for part in target.split("/"):
+        depth += -1 if part == ".." else 0 if part in ("", ".") else 1
+        leaves = leaves or depth < 0
+    if leaves:
+        raise SpecError(
+            f"{_shown(path)} is a link that leaves the project (to {_shown(target)})",
+            f"leave it out by a line in {RUNNERIGNORE}; nothing was sent",
+        )
+    return (path, "l", 0, 0, target)
+
+
+def _never(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    if any(fnmatch.fnmatchcase(name, pattern) for pattern in NEVER_ANYWHERE):
+        return True
+    return path in NEVER_AT_ROOT
+
+
+def _unreadable(path: str, error: OSError) -> SpecError:
+    return SpecError(
+        f"{_shown(path or '.')} cannot be read: {error.strerror}",
+        f"leave it out by a line in {RUNNERIGNORE}; nothing was sent",
+    )
+
+
+def _shown(path: str) -> str:
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+class _Rules:
+    """What is ignored, and by which file."""
+
+    def __init__(self, root: str, git: _Git) -> None:
+        self._root = root
+        self._nested: list[tuple[str, GitIgnoreSpec]] = []
+        self._own = _read_spec(os.path.join(root, RUNNERIGNORE))
+        self.may_bring_back = _brings_back(os.path.join(root, RUNNERIGNORE))
+        self._git_ignored = git.ignored(collapse=not self.may_bring_back)
+
+    def enter(self, folder: str) -> None:
+        """Read the rules a folder adds (only where git does not say it)."""
+        if self._git_ignored is not None:
+            return
+        self._nested = [
+            (prefix, spec)
+            for prefix, spec in self._nested
+            if not prefix or folder == prefix or folder.startswith(prefix + "/")
+        ]
+        spec = _read_spec(os.path.join(self._root, folder, ".gitignore"))
+        if spec is not None:
+            self._nested.append((folder, spec))
+
+    def why_ignored(self, path: str, is_folder: bool) -> str | None:
+        """The file whose rule leaves this path out, or None."""
+        name = path + "/" if is_folder else path
+        if self._own is not None:
+            verdict = self._own.check_file(name).include
+            if verdict is not None:
+                return RUNNERIGNORE if verdict else None
+        if self._git_ignored is not None:
+            return ".gitignore" if name in self._git_ignored else None
+        ignored = False
+        for prefix, spec in self._nested:
+            inside = name[len(prefix) + 1 :] if prefix else name
+            verdict = spec.check_file(inside).include
+            ignored = ignored if verdict is None else verdict
+        return ".gitignore" if ignored else None
+
+
+def _read_spec(path: str) -> GitIgnoreSpec | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return GitIgnoreSpec.from_lines(file.read().splitlines())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _brings_back(path: str) -> bool:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return any(line.startswith("!") for line in file)
+    except OSError:
+        return False
+
+
+class _Git:
+    """What git says of a folder; everything is None or empty where it says nothing."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._status = self._start("status", "--porcelain=v2", "--branch", "-z", "--", ".")
+
+    def ignored(self, collapse: bool) -> frozenset[str] | None:
+        """Ignored paths relative to the root, folders with a `/`; None where git cannot say."""
+        words = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard"]
+        done = self._finish(self._start(*words, *(["--directory"] if collapse else [])))
+        if done is None:
+            return None
+        return frozenset(name for name in done.split("\0") if name)
+
+    def facts(self) -> dict[str, Any]:
+        """{"commit", "branch", "edited"}: the last is how many files differ from the commit."""
+        done = self._finish(self._status)
+        if done is None:
+            return {}
+        out: dict[str, Any] = {"commit": None, "branch": None, "edited": 0}
+        for line in self._entries(done):
+            if line.startswith("# branch.oid ") and "(initial)" not in line:
+                out["commit"] = line[13:]
+            elif line.startswith("# branch.head "):
+                out["branch"] = line[14:]
+            elif not line.startswith("#"):
+                out["edited"] += 1
+        return out
+
+    def _entries(self, text: str) -> Iterator[str]:
+        parts = iter(text.split("\0"))
+        for part in parts:
+            if not part:
+                continue
+            yield part
+            if part.startswith("2 "):
+                # a rename is followed by the name it had
+                next(parts, None)
+
+    def _start(self, *words: str) -> subprocess.Popen[bytes] | None:
+        argv = ["git", "-c", "core.quotePath=false", "-c", "core.fsmonitor=false", *words]
+        env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        try:
+            return subprocess.Popen(
+                argv,
+                cwd=self._root,
+                env=dict(env, GIT_OPTIONAL_LOCKS="0"),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            return None
+
+    def _finish(self, child: subprocess.Popen[bytes] | None) -> str | None:
+        if child is None:
+            return None
+        try:
+            out, _ = child.communicate(timeout=GIT_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.communicate()
+            return None
+        return os.fsdecode(out) if child.returncode == 0 else None
