@@ -1,0 +1,170 @@
+"""The documents `--json` prints (pure): one object each, `format` 1, times RFC 3339 in UTC.
+
+A run: id host job project name tags sweep state outcome cause position reason submitted_at
+started_at ended_at attempt restarts_left nproc gpus[] image params{} argv[] snapshot code{} metric
+step metrics{} progress_at exit{} log_bytes checkpoints[] attempts[] pulled contact{state, at}
+clock_skew_s. Its times are the worker's, `contact.at` is ours; the skew is theirs minus ours.
+
+`status` gives one run with `format` beside its keys. Lists are {"format", "runs", "hosts"}; a host
+there is {"name", "contact": {"state", "at"}, "error", "clock_skew_s"}. Readers ignore keys they do
+not know. Numbers JSON cannot hold (nan) are null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.app.results import (
+    CancelReport,
+    Contact,
+    Curve,
+    Listing,
+    PullReport,
+    RunOnHost,
+    WorkerVersion,
+)
+from runner.model import Host, JobSpec
+from runner.units import rfc3339
+from runner.values import type_name
+
+FORMAT = 1
+
+
+def text(document: Mapping[str, Any]) -> str:
+    """The document as it is printed: ASCII, so that no terminal or locale changes it."""
+    return json.dumps(_safe(document), indent=1, ensure_ascii=True, allow_nan=False)
+
+
+def _safe(value: Any) -> Any:
+    """The value as JSON can hold it."""
+    if isinstance(value, Mapping):
+        return {str(key): _safe(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_safe(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def _with_times(value: Any, key: str = "") -> Any:
+    """The value with every `…_at` in it written as a time."""
+    if isinstance(value, Mapping):
+        return {name: _with_times(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_times(item) for item in value]
+    is_time = (
+        key.endswith("_at") and isinstance(value, (int, float)) and not isinstance(value, bool)
+    )
+    return rfc3339(value) if is_time else value
+
+
+def contact(seen: Contact) -> dict[str, Any]:
+    """`{"state", "at"}`."""
+    return {"state": seen.state, "at": rfc3339(seen.at)}
+
+
+def run(item: RunOnHost) -> dict[str, Any]:
+    """One run."""
+    body = item.status.to_json()
+    # Names of parameters and metrics are the job's: none of them is a time of ours.
+    kept = {key: body.pop(key) for key in ("params", "metrics")}
+    document: dict[str, Any] = {"id": body.pop("id"), "host": item.host}
+    document.update(_with_times(body))
+    document.update(kept)
+    document["pulled"] = item.pulled
+    document["contact"] = contact(item.contact)
+    document["clock_skew_s"] = item.contact.clock_skew_s
+    return document
+
+
+def status(item: RunOnHost) -> dict[str, Any]:
+    """What `status` prints."""
+    return {"format": FORMAT, **run(item)}
+
+
+def listing(found: Listing) -> dict[str, Any]:
+    """What `ps` and `wait` print."""
+    return {
+        "format": FORMAT,
+        "runs": [run(item) for item in found.runs],
+        "hosts": [_host_contact(item) for item in found.hosts],
+    }
+
+
+def _host_contact(seen: Contact) -> dict[str, Any]:
+    return {
+        "name": seen.host,
+        "contact": contact(seen),
+        "error": seen.error,
+        "clock_skew_s": seen.clock_skew_s,
+    }
+
+
+def submitted(ids: Iterable[str], host: str) -> dict[str, Any]:
+    """What `submit` prints."""
+    return {"format": FORMAT, "runs": [{"id": run_id, "host": host} for run_id in ids]}
+
+
+def hosts(found: Iterable[Host]) -> dict[str, Any]:
+    """What `host list` prints; values of environment variables are left out."""
+    rows = []
+    for host in found:
+        row = dataclasses.asdict(host)
+        row["env"] = sorted(host.env)
+        rows.append(row)
+    return {"format": FORMAT, "hosts": rows}
+
+
+def jobs(found: Iterable[JobSpec]) -> dict[str, Any]:
+    """What `jobs` prints."""
+    rows = []
+    for job in found:
+        row: dict[str, Any] = dataclasses.asdict(job)
+        row["params"] = [
+            {"name": key, "type": type_name(value), "default": value}
+            for key, value in job.params.items()
+        ]
+        rows.append(row)
+    return {"format": FORMAT, "jobs": rows}
+
+
+def pulled(report: PullReport) -> dict[str, Any]:
+    """What `pull` prints."""
+    return {"format": FORMAT, **dataclasses.asdict(report)}
+
+
+def cancelled(reports: Iterable[CancelReport]) -> dict[str, Any]:
+    """What `cancel` prints."""
+    return {"format": FORMAT, "runs": [dataclasses.asdict(report) for report in reports]}
+
+
+def versions(client: Mapping[str, Any], workers: Iterable[WorkerVersion]) -> dict[str, Any]:
+    """What `version` prints."""
+    rows = [
+        {**_host_contact(worker.contact), "name": worker.host, **worker.facts} for worker in workers
+    ]
+    return {"format": FORMAT, "client": dict(client), "workers": rows}
+
+
+def curves(found: Iterable[Curve]) -> dict[str, Any]:
+    """What `plot` prints."""
+    rows = [
+        {
+            "run": curve.run,
+            "host": curve.host,
+            "metric": curve.metric,
+            "points": [{"step": step, "metrics": dict(metrics)} for step, metrics in curve.points],
+        }
+        for curve in found
+    ]
+    return {"format": FORMAT, "runs": rows}
+
+
+def made(**facts: Any) -> dict[str, Any]:
+    """What a command that makes something prints."""
+    return {"format": FORMAT, **facts}

@@ -1,0 +1,391 @@
+"""What people and scripts see: results on stdout, everything else on stderr.
+
+stderr is silent without a terminal, but for errors and for what a script's owner must know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+from runner import documents
+from runner.app.results import (
+    CancelReport,
+    Contact,
+    Curve,
+    Listing,
+    ProvisionReport,
+    PullReport,
+    RunOnHost,
+    WorkerVersion,
+)
+from runner.errors import RunnerError, SpecError
+from runner.model import Host, JobSpec
+from runner.plot import draw
+from runner.rows import ending_line, run_rows, status_lines
+from runner.screen import Paint, TailFilter, cut, escaped, table
+from runner.units import moment, plural, size, took
+from runner.values import type_name
+
+STEP_PATIENCE_S = 1.0
+"""How long something is waited for before it is said."""
+
+
+def coloured(stream: TextIO, choice: str) -> bool:
+    """Whether words on this stream get colours."""
+    if choice != "auto":
+        return choice == "always"
+    return stream.isatty() and not os.environ.get("NO_COLOR") and not _dumb()
+
+
+def _dumb() -> bool:
+    return os.environ.get("TERM", "dumb") == "dumb"
+
+
+class TerminalReport:
+    """Says on stderr what goes on; nothing at all where that is no terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._on = stream.isatty()
+        self._redraws = self._on and not _dumb()
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._drawn = False
+
+    def note(self, text: str) -> None:
+        """A line worth keeping."""
+        if self._on:
+            with self._lock:
+                self._clear()
+                for line in text.split("\n"):
+                    self._stream.write(escaped(line) + "\n")
+                self._stream.flush()
+
+    def step(self, text: str) -> None:
+        """What is being waited for now; shown once it has lasted, replaced by the next one."""
+        if not self._redraws:
+            return
+        with self._lock:
+            if self._drawn:
+                self._draw(text)
+                return
+            self._stop_timer()
+            self._timer = threading.Timer(STEP_PATIENCE_S, self._draw_late, (text,))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def done(self) -> None:
+        """Nothing is waited for any more."""
+        with self._lock:
+            self._clear()
+
+    def _draw_late(self, text: str) -> None:
+        with self._lock:
+            if self._timer is not None and threading.current_thread() is self._timer:
+                self._draw(text)
+
+    def _draw(self, text: str) -> None:
+        columns = shutil.get_terminal_size().columns - 1
+        self._stream.write("\r\x1b[K" + cut(escaped(text), columns))
+        self._stream.flush()
+        self._drawn = True
+
+    def _clear(self) -> None:
+        self._stop_timer()
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def error_text(error: RunnerError) -> str:
+    """The message, and below it the lines of advice."""
+    lines = [error.message, *(f"  {line}" for line in error.advice)]
+    return "".join(escaped(line) + "\n" for line in lines)
+
+
+class Output:
+    """Renders results: text for people, one JSON document for programs."""
+
+    def __init__(
+        self,
+        *,
+        as_json: bool = False,
+        colour: str = "auto",
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._json = as_json
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self._clock = clock
+        self._paint = Paint(coloured(self._out, colour))
+        self.on_terminal = self._out.isatty()
+        self.report = TerminalReport(self._err)
+
+    @property
+    def columns(self) -> int | None:
+        """The terminal's width; None where nothing is cut."""
+        return shutil.get_terminal_size().columns if self.on_terminal else None
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Results, a line each; whoever reads them sees each at once."""
+        self.report.done()
+        for line in lines:
+            self._out.write(line + "\n")
+        self._out.flush()
+
+    def warn(self, text: str) -> None:
+        """A line for stderr that cron must see too."""
+        self.report.done()
+        self._out.flush()
+        self._err.write(escaped(text) + "\n")
+        self._err.flush()
+
+    def error(self, error: RunnerError) -> None:
+        """An error, with its way out."""
+        self.report.done()
+        self._out.flush()
+        self._err.write(error_text(error))
+        self._err.flush()
+
+    def document(self, body: Mapping[str, Any]) -> None:
+        """The JSON document."""
+        self.lines([documents.text(body)])
+
+    def _table(self, rows: Sequence[Sequence[Any]], right: Iterable[int] = ()) -> None:
+        self.lines(table(rows, right=right, columns=self.columns, paint=self._paint))
+
+    # What each command shows.
+
+    def submitted(self, ids: Sequence[str], host: str) -> None:
+        """The ids alone, so that `id=$(runner submit …)` works."""
+        if self._json:
+            self.document(documents.submitted(ids, host))
+        else:
+            self.lines(ids)
+
+    def listing(self, found: Listing, *, everyone: bool = False) -> None:
+        """Runs as a table; which hosts did not answer goes to stderr."""
+        if self._json:
+            self.document(documents.listing(found))
+        elif found.runs:
+            rows, right = run_rows(found.runs, self._clock(), with_project=everyone)
+            self._table(rows, right)
+        elif not any(contact.error for contact in found.hosts):
+            self.report.note("no runs here yet")
+        for contact in found.hosts:
+            if contact.state != "ok":
+                self.warn(self._silence(contact, found.runs))
+
+    def _silence(self, contact: Contact, runs: Iterable[RunOnHost]) -> str:
+        """What is known of a host that did not answer."""
+        since = (
+            f"no answer since {moment(contact.at, self._clock())}" if contact.at else "no answer"
+        )
+        live = [run.id for run in runs if run.host == contact.host and run.status.state != "ended"]
+        text = f"{contact.host}: {since}"
+        if contact.error:
+            text = f"{text} ({contact.error.removeprefix(contact.host + ': ')})"
+        if not live:
+            return text
+        names = live[0] if len(live) == 1 else f"{len(live)} runs there"
+        return f"{text}; {names} may well be running"
+
+    def status(self, run: RunOnHost, host: Host | None = None) -> None:
+        """One run in full."""
+        if self._json:
+            self.document(documents.status(run))
+        else:
+            lines = status_lines(
+                run, self._clock(), host=host, columns=self.columns, paint=self._paint
+            )
+            self.lines(lines)
+        if run.contact.state != "ok":
+            self.warn(self._silence(run.contact, [run]))
+
+    def ending(self, run: RunOnHost) -> str:
+        """A run and how it ended, on one line."""
+        return ending_line(run, self._paint)
+
+    def curves(self, curves: Sequence[Curve]) -> None:
+        """Learning curves, drawn with characters."""
+        if self._json:
+            self.document(documents.curves(curves))
+        else:
+            self.lines(draw(curves, columns=self.columns or 80, paint=self._paint))
+
+    def jobs(self, jobs: Sequence[JobSpec]) -> None:
+        """The jobs of a project."""
+        if self._json:
+            self.document(documents.jobs(jobs))
+        elif not jobs:
+            self.report.note("no jobs in agents/")
+        else:
+            rows: list[Sequence[Any]] = [("JOB", "RUNS", "RANKS", "GPUS", "METRIC", "PARAMETERS")]
+            for job in jobs:
+                what = job.entry or shlex.join(job.command)
+                params = " ".join(job.params)
+                rows.append(
+                    (job.name, what, str(job.nproc), str(job.gpus), job.metric or "-", params)
+                )
+            self._table(rows, right=(2,))
+
+    def job(self, job: JobSpec) -> None:
+        """One job: how it is started, and its parameters with types and defaults."""
+        if self._json:
+            self.document(documents.jobs([job]))
+            return
+        started = f"{job.name}  {shlex.join(job.command)}  nproc={job.nproc}  gpus={job.gpus}"
+        self.lines([escaped(f"{started}  launcher={job.launcher}  grace={job.grace_s:.0f}s"), ""])
+        rows: list[Sequence[Any]] = [("PARAMETER", "TYPE", "DEFAULT")]
+        for key, value in job.params.items():
+            rows.append((key, type_name(value), json.dumps(value, ensure_ascii=False)))
+        self._table(rows)
+
+    def hosts(self, hosts: Sequence[Host]) -> None:
+        """The inventory."""
+        if self._json:
+            self.document(documents.hosts(hosts))
+            return
+        rows: list[Sequence[Any]] = [("HOST", "RUNTIME", "SSH", "IMAGE", "GPUS", "WORKSPACE")]
+        for host in hosts:
+            local = host.runtime == "local"
+            way = host.ssh or "-"
+            rows.append(
+                (
+                    host.name,
+                    host.runtime,
+                    f"{way} through {host.jump}" if host.jump else way,
+                    "-" if local else host.image,
+                    host.gpus if isinstance(host.gpus, str) else ",".join(map(str, host.gpus)),
+                    "-" if local else host.workspace,
+                )
+            )
+        self._table(rows)
+
+    def pulled(self, report: PullReport) -> None:
+        """Where the files are; how many, and what was left, on stderr."""
+        brought = f"{plural(report.files, 'file')}, {size(report.bytes)} in {took(report.seconds)}"
+        parts = [f"{brought}, all verified" if report.files else "nothing new"]
+        parts += [f"{report.unchanged} unchanged"] if report.unchanged else []
+        parts += [f"{len(report.pending)} still being written"] if report.pending else []
+        self.report.note("; ".join(parts))
+        for name in report.kept:
+            self.warn(f"{report.path / name}: not from a pull, or edited here; left as it is")
+        if self._json:
+            self.document(documents.pulled(report))
+        else:
+            path = os.path.relpath(report.path)
+            self.lines([escaped(str(report.path) if path.startswith("..") else path)])
+
+    def cancelled(self, reports: Sequence[CancelReport]) -> None:
+        """What became of each run; what could not be stopped goes to stderr."""
+        if self._json:
+            self.document(documents.cancelled(reports))
+        else:
+            rows = [_cancel_row(report) for report in reports if report.error is None]
+            self._table(rows)
+        for report in reports:
+            if report.error is not None:
+                self.warn(f"{report.error}; {report.run} was NOT stopped")
+
+    def versions(self, client: Mapping[str, Any], workers: Sequence[WorkerVersion]) -> None:
+        """Client, worker, image and launchers."""
+        if self._json:
+            self.document(documents.versions(client, workers))
+            return
+        rows: list[Sequence[Any]] = [("client", _facts(client))]
+        rows += [
+            (worker.host, _facts(worker.facts))
+            for worker in workers
+            if worker.contact.state == "ok"
+        ]
+        self._table(rows)
+        for worker in workers:
+            if worker.contact.state != "ok":
+                self.warn(self._silence(worker.contact, ()))
+
+    def provisioned(self, report: ProvisionReport) -> None:
+        """That the worker is ready, and how long it took."""
+        if self._json:
+            self.document(documents.made(**dataclasses.asdict(report)))
+            return
+        word = "ready in" if report.changed else "is as it should be; looked at in"
+        gpus = plural(report.gpus, "GPU") if report.gpus else "no GPU"
+        text = f"{report.host} {word} {took(report.seconds)}; torch {report.torch}, {gpus}"
+        self.lines([escaped(text)])
+
+    def made(self, lines: Sequence[str], **facts: Any) -> None:
+        """The result of a command that makes something."""
+        if self._json:
+            self.document(documents.made(**facts))
+        else:
+            self.lines([escaped(line) for line in lines])
+
+    def job_writer(self) -> tuple[Callable[[bytes], None], Callable[[], None]]:
+        """Where a job's bytes go: exactly as they are into a pipe, filtered on a terminal.
+
+        Returns the writer and what is to be called at the end.
+        """
+        if not self.on_terminal:
+            return self._write_exactly, self._out.flush
+        passed = TailFilter(colours=self._paint.on)
+
+        def write(data: bytes) -> None:
+            self.report.done()
+            self._out.write(passed.feed(data))
+            self._out.flush()
+
+        def finish() -> None:
+            self._out.write(passed.finish())
+            self._out.flush()
+
+        return write, finish
+
+    def _write_exactly(self, data: bytes) -> None:
+        stream = getattr(self._out, "buffer", None)
+        if stream is None:
+            raise SpecError("stdout is not a byte stream")
+        stream.write(data)
+        stream.flush()
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    parts = []
+    for key, value in facts.items():
+        if isinstance(value, (list, tuple)):
+            names = (
+                item.get("name", item) if isinstance(item, Mapping) else item for item in value
+            )
+            value = ", ".join(map(str, names))
+        parts.append(f"{key} {'-' if value in (None, '') else value}")
+    return "  ".join(parts)
+
+
+def _cancel_row(report: CancelReport) -> Sequence[Any]:
+    outcome = (report.outcome or "-").upper()
+    if report.ended_before:
+        return (report.run, outcome, "had ended before")
+    parts = [plural(report.processes, "process", "processes") + " ended"]
+    used = [f"GPU {gpu.get('index')} back to {gpu.get('used_mib', '-')} MiB" for gpu in report.gpus]
+    parts += used
+    if report.left:
+        parts.append(f"still there: {', '.join(map(str, report.left))}")
+    parts.append(took(report.seconds))
+    return (report.run, outcome, ", ".join(parts))

@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runner.app
+from runner import errors
+from runner.app.results import CancelReport, Contact, Listing, RunOnHost, WorkerVersion
+from runner.cli import commands, main
+from runner.model import Host, Project
+from runner.wire import RunStatus
+
+Capture = pytest.CaptureFixture[str]
+COMMANDS = (
+    "init",
+    "host",
+    "provision",
+    "submit",
+    "jobs",
+    "ps",
+    "status",
+    "wait",
+    "tail",
+    "pull",
+    "plot",
+    "cancel",
+    "version",
+)
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "hosts").mkdir()
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents/dqn.toml").write_text('command = ["true"]\n[params]\nlr = 1e-3\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("threading.excepthook", sys.excepthook)
+    return tmp_path
+
+
+Fake = Callable[..., None]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Puts functions in the place of a use case's module."""
+
+    def put(name: str, **functions: Any) -> None:
+        module = types.ModuleType(f"runner.app.{name}")
+        for key, value in functions.items():
+            setattr(module, key, value)
+        monkeypatch.setitem(sys.modules, f"runner.app.{name}", module)
+        monkeypatch.setattr(runner.app, name, module, raising=False)
+
+    context = types.SimpleNamespace(
+        project=Project(Path.cwd(), "p-1", "p"), hosts={"local": Host("local", runtime="local")}
+    )
+    put("context", open_context=lambda report: context)
+    put(
+        "runs", find_one=lambda ctx, word: word or "latest", find_all=lambda ctx, words: list(words)
+    )
+    return put
+
+
+def run(outcome: str | None = "done", state: str = "ended", contact: str = "ok") -> RunOnHost:
+    status = RunStatus(id="dqn-7k3fa", state=state, outcome=outcome, cause={"text": "exit 1"})
+    return RunOnHost(status, Contact("local", contact))
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def act(*args: Any, **keywords: Any) -> Any:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_its_help(command: str, capsys: Capture) -> None:
+    assert main([command, "--help"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"Usage: runner {command}")
+    assert max(len(line) for line in shown.out.splitlines()) <= 80
+    assert len(shown.out.splitlines()) <= 30
+    assert shown.err == ""
+
+
+def test_the_commands_are_those_of_this_version(capsys: Capture) -> None:
+    assert tuple(commands.commands) == COMMANDS
+    assert main([]) == 0
+    alone = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == alone
+    assert main(["host"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "first", "advice"),
+    [
+        (["sumbit"], "sumbit is no command (did you mean submit?)", "runner --help"),
+        (["why"], "why is not in this version yet", "runner --help"),
+        (["\x1b[2J"], "'\\x1b[2J' is no command", "runner --help"),
+        (["host", "ad"], "ad is no command (did you mean add?)", "runner host --help"),
+        (["host", "add"], "runner host add needs NAME", "runner host add --help"),
+        (["submit", "--dry-run"], "--dry-run is not in this version yet", "runner submit --help"),
+        (
+            ["submit", "--tial"],
+            "--tial is no option of runner submit (did you mean --tail?)",
+            "runner submit --help",
+        ),
+        (["tail", "--rank", "x"], "--rank: 'x' is not a valid integer range", "runner tail --help"),
+        (["tail", "a", "b"], "got unexpected extra argument (b)", "runner tail --help"),
+        (["cancel"], "cancel needs RUN: an id, name:TEXT or tag:TEXT", "runner ps"),
+        (["wait"], "wait needs RUN: an id, name:TEXT or tag:TEXT", "runner ps"),
+        (["provision"], "provision needs host=H", "runner host list"),
+        (["ps", "--", "x"], "only submit takes a command after --", "runner submit --help"),
+        (["submit"], "submit needs job=JOB, or -- CMD at the end", "runner jobs"),
+    ],
+)
+def test_mistakes_are_told_in_two_lines(
+    argv: list[str], first: str, advice: str, capsys: Capture
+) -> None:
+    assert main(argv) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines()[:2] == [first, f"  {advice}"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["ps", "gpu1"], "gpu1 is not key=value"),
+        (["ps", "hots=x"], "hots is no key here; this command takes host="),
+        (["wait", "x", "--timeout", "90"], "--timeout is '90'; a bare number has no unit"),
+        (["tail", "--from", "1", "-n", "2"], "--from and -n are two ways"),
+        (["submit", "job=dqn", "--tail", "--json"], "--tail and --json both want stdout"),
+        (["plot", "--out", "x.svg"], "x.svg: .svg is not known"),
+        (["submit", "--", "a | b"], "'a | b' is no program"),
+        (["submit", "lr"], "lr is not key=value"),
+        (["jobs", "dqm"], "dqm is no job of this project (did you mean dqn?)"),
+    ],
+)
+def test_wrong_words_and_options_end_with_2(argv: list[str], says: str, capsys: Capture) -> None:
+    assert main(argv) == 2
+    assert capsys.readouterr().err.startswith(says)
+
+
+def all_errors() -> list[type[errors.RunnerError]]:
+    found = [value for value in vars(errors).values() if isinstance(value, type)]
+    return [kind for kind in found if issubclass(kind, errors.RunnerError)]
+
+
+@pytest.mark.parametrize("kind", all_errors())
+def test_every_error_ends_with_its_status(
+    kind: type[errors.RunnerError], fake: Fake, capsys: Capture
+) -> None:
+    fake("status", status=raising(kind("gpu1: it went wrong", "runner ps")))
+    assert main(["status"]) == kind.status
+    assert capsys.readouterr() == ("", "gpu1: it went wrong\n  runner ps\n")
+
+
+def test_ctrl_c_ends_with_130(fake: Fake, capsys: Capture) -> None:
+    fake("status", status=raising(KeyboardInterrupt()))
+    assert main(["status"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_bug_is_short_and_its_traceback_in_a_file(
+    fake: Fake, capsys: Capture, project: Path
+) -> None:
+    fake("status", status=raising(KeyError("x\n\x1b")))
+    assert main(["status"]) == 70
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and lines[0].startswith("runner: this is a bug (KeyError")
+    assert all(line.isprintable() for line in lines)
+    (path,) = (project / "cache/runner").iterdir()
+    assert str(path) in lines[1]
+    assert "KeyError" in path.read_text() and path.stat().st_mode & 0o077 == 0
+
+
+def runner_process(*argv: str, **keywords: Any) -> subprocess.Popen[bytes]:
+    root = Path(errors.__file__).parents[1]
+    command = f"import sys; sys.path.insert(0, {str(root)!r}); sys.argv[0] = 'runner'\n"
+    command += "from runner.cli import main; sys.exit(main())"
+    return subprocess.Popen([sys.executable, "-c", command, *argv], **keywords)
+
+
+def test_a_reader_that_went_away_ends_it_quietly_with_141() -> None:
+    process = runner_process("--help", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    errors_said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), errors_said) == (141, b"")
+
+
+def test_it_starts_without_a_home_and_in_any_locale(tmp_path: Path) -> None:
+    process = runner_process("submit", "--help", env={"LC_ALL": "POSIX"}, stdout=subprocess.DEVNULL)
+    assert process.wait() == 0
+
+
+def test_submit_prints_the_id_alone(fake: Fake, capsys: Capture) -> None:
+    asked = []
+
+    def submit(ctx: Any, request: Any, announce: Callable[[str], None]) -> list[str]:
+        asked.append(request)
+        announce("dqn-7k3fa")
+        return ["dqn-7k3fa"]
+
+    fake("submit", submit=submit)
+    assert main(["submit", "job=dqn", "lr=1e-3"]) == 0
+    assert capsys.readouterr() == ("dqn-7k3fa\n", "")
+    assert main(["submit", "--json", "--", "echo", "--help", "host=z", "--", ""]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == [{"id": "dqn-7k3fa", "host": "local"}]
+    assert asked[1].command == ("echo", "--help", "host=z", "--", "")
+
+
+@pytest.mark.parametrize(("outcome", "status"), [("done", 0), ("failed", 1), ("cancelled", 1)])
+def test_submit_and_wait_speak_of_the_outcome(
+    outcome: str, status: int, fake: Fake, capsys: Capture
+) -> None:
+    fake("submit", submit=lambda ctx, request, announce: announce("dqn-7k3fa") or ["dqn-7k3fa"])
+    fake("wait", wait=lambda ctx, refs, timeout_s: [run(outcome)])
+    assert main(["submit", "job=dqn", "--wait"]) == status
+    shown = capsys.readouterr()
+    assert shown.out == "dqn-7k3fa\n"
+    assert shown.err == ("" if status == 0 else f"dqn-7k3fa  {outcome.upper()}  exit 1\n")
+    assert main(["wait", "dqn-7k3fa", "--timeout", "1h"]) == status
+    assert capsys.readouterr().out.startswith(f"dqn-7k3fa  {outcome.upper()}")
+
+
+def test_submit_and_tail_keep_stdout_for_the_job(fake: Fake, capfdbinary: Any) -> None:
+    def tail(
+        ctx: Any, ref: str, rank: int, start: Any, lines: Any, follow: bool, write: Any
+    ) -> Any:
+        assert (ref, rank, start, lines, follow) == ("dqn-7k3fa", 0, 0, None, True)
+        write(b"\xff\x1b[31m")
+        return run("failed")
+
+    fake("submit", submit=lambda ctx, request, announce: announce("dqn-7k3fa") or ["dqn-7k3fa"])
+    fake("tail", tail=tail)
+    assert main(["submit", "job=dqn", "--tail"]) == 0
+    out, err = capfdbinary.readouterr()
+    assert out == b"\xff\x1b[31m"
+    assert err == b"dqn-7k3fa on local; Ctrl-C leaves it running\n"
+    assert main(["submit", "job=dqn", "--tail", "--wait"]) == 1
+
+
+def test_ctrl_c_in_tail_says_how_to_come_back(fake: Fake, capsys: Capture) -> None:
+    ref = types.SimpleNamespace(id="dqn-7k3fa", host="gpu1")
+    fake("runs", find_one=lambda ctx, word: ref)
+    fake("tail", tail=raising(KeyboardInterrupt()))
+    assert main(["tail"]) == 130
+    assert capsys.readouterr().err == "dqn-7k3fa goes on; back to it: runner tail dqn-7k3fa\n"
+
+
+def test_ps_does_the_rest_and_then_ends_with_3(fake: Fake, capsys: Capture) -> None:
+    hosts = (Contact("local"), Contact("gpu3", "unreachable", error="gpu3: no answer for 20 s"))
+    fake("runs", list_runs=lambda ctx, host, everyone: Listing((run(None, "running"),), hosts))
+    assert main(["ps", "--all"]) == 3
+    shown = capsys.readouterr()
+    assert "dqn-7k3fa" in shown.out and "PROJECT" in shown.out
+    assert shown.err == "gpu3: no answer (no answer for 20 s)\n"
+    assert main(["ps", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["hosts"][1]["contact"]["state"] == "unreachable"
+
+
+def test_status_is_0_whatever_became_of_the_run(fake: Fake) -> None:
+    fake("status", status=lambda ctx, ref: run("failed"))
+    assert main(["status"]) == 0
+    fake("status", status=lambda ctx, ref: run(None, "running", "unreachable"))
+    assert main(["status", "--json"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("report", "status"),
+    [
+        (CancelReport("a", "gpu1", "cancelled", False), 0),
+        (CancelReport("a", "gpu1", "done", True), 0),
+        (CancelReport("a", "gpu1", "cancelled", False, left=(7,)), 7),
+        (CancelReport("a", "gpu1", None, False, error="gpu1: no answer"), 3),
+    ],
+)
+def test_cancel_ends_with_what_it_reached(report: CancelReport, status: int, fake: Fake) -> None:
+    fake("cancel", cancel=lambda ctx, refs, now: [report])
+    assert main(["cancel", "a"]) == status
+
+
+def test_version_needs_no_project(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.startswith("client  runner ")
+    rows = [
+        WorkerVersion("here", Contact("here"), {"runner": "0.1.0"}),
+        WorkerVersion("gpu1", Contact("gpu1", "unreachable")),
+    ]
+    fake("version", version=lambda ctx, host: rows)
+    assert main(["version", "host=gpu1"]) == 3
+
+
+def test_jobs_need_no_readable_host(project: Path, capsys: Capture) -> None:
+    (project / "hosts/bad.toml").write_text("x = \n")
+    assert main(["jobs"]) == 0
+    assert "dqn" in capsys.readouterr().out
+    assert main(["jobs", "dqn"]) == 0
+    assert "lr         float  0.001" in capsys.readouterr().out
+
+
+def test_init_prints_what_it_wrote(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["init", str(tmp_path / "new")]) == 0
+    assert "runner.toml" in capsys.readouterr().out.splitlines()
+    assert main(["init", str(tmp_path / "new")]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_host_add_asks_nobody_without_a_terminal(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def add(*args: Any) -> Path:
+        asked.append(args)
+        return Path("hosts/gpu1.toml")
+
+    fake("hosts", add=add)
+    monkeypatch.setattr(sys, "stdin", open("/dev/null"))  # noqa: SIM115
+    assert main(["host", "add", "gpu1", "me@gpu1", "--jump", "login"]) == 0
+    assert asked[0][1:] == ("gpu1", "me@gpu1", "login", None, None)
+    sys.stdin.close()

@@ -1,0 +1,47 @@
+"""To find the test of a module, look for its name: this keeps that true.
+
+The test of `runner/x.py` is `test_x.py`, that of a module in a package `carriers` or `verbs` may be
+the package's own (`test_carriers.py`, `test_worker_verbs.py`); the few others stand in `TESTED_BY`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
+FOLDERS = ("unit", "contract", "system")
+NO_TEST = {"__init__.py", "__main__.py"}
+VALUES_ALONE = {"runner/app/results.py", "runner/carriers/base.py", "runner/model.py"}
+TESTED_BY: dict[str, str] = {}
+"""Modules whose test has another name, because they are tried as one with another module."""
+
+
+def modules() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every module, and the names its test may have."""
+    for top, prefix in (("runner", "test_"), ("provisioning/worker", "test_worker_")):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            if path.name in NO_TEST or "_content" in path.parts:
+                continue
+            package = path.parent.name if path.parent != ROOT / top else path.stem
+            own = package if package in ("carriers", "verbs") else path.stem
+            yield str(path.relative_to(ROOT)), (f"{prefix}{path.stem}.py", f"{prefix}{own}.py")
+    for path in sorted((ROOT / "agents").glob("*.py")):
+        yield str(path.relative_to(ROOT)), (f"test_agent_{path.stem}.py",)
+
+
+def test_every_module_has_its_test() -> None:
+    there = {path.name for folder in FOLDERS for path in (TESTS / folder).glob("test_*.py")}
+    missing = [
+        f"{module}: no {names[0]} in tests/{{{','.join(FOLDERS)}}}"
+        for module, names in modules()
+        if module not in VALUES_ALONE and not there & {*names, TESTED_BY.get(module, "")}
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_the_exceptions_are_still_there() -> None:
+    assert {
+        module for module in (*VALUES_ALONE, *TESTED_BY) if not (ROOT / module).is_file()
+    } == set()
