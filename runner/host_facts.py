@@ -1,0 +1,245 @@
+"""What a host is like, read in one round trip: the script that asks, and its answer (pure).
+
+The answer is text from a machine we do not trust: it is cut in sections by a word made up for each
+asking, and what cannot be read is taken for missing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SCRIPT = r"""
+cut=$1 key=$2 workspace=$3 base=$4 images=$5
+say() { printf '\n%s %s\n' "$cut" "$1"; }
+case $workspace in '~') workspace=$HOME ;; '~/'*) workspace=$HOME/${workspace#'~/'} ;; esac
+say account; id -u; id -g; id -un; printf '%s\n' "$HOME"
+say workspace; printf '%s\n' "$workspace"
+there=$workspace
+while [ ! -d "$there" ] && [ "$there" != / ] && [ -n "$there" ]; do
+    rest=/${there##*/}$rest there=${there%/*}
+done
+real=$(cd "${there:-/}" 2>/dev/null && pwd -P)
+say real; printf '%s\n' "${real%/}$rest"
+say home; (cd "$HOME" && pwd -P)
+say folder
+[ -e "$workspace" ] && echo exists
+[ -d "$workspace" ] && echo folder
+[ -O "$workspace" ] && echo own
+[ -e "$workspace/.ssh" ] && echo holds-ssh
+say free; df -Pk "${there:-/}" | tail -n 1
+say record; cat "$HOME/.local/state/runner/workers/runner-$(id -u)-$key/worker.json" 2>/dev/null
+say nvidia
+if command -v nvidia-smi >/dev/null 2>&1; then
+    echo there
+    ask=index,uuid,memory.total,driver_version
+    nvidia-smi "--query-gpu=$ask,compute_cap,name" --format=csv,noheader,nounits 2>&1
+    status=$?
+    if [ "$status" -ne 0 ]; then
+        say nvidia-old
+        nvidia-smi "--query-gpu=$ask,name" --format=csv,noheader,nounits 2>&1
+        status=$?
+    fi
+    say nvidia-status; echo "$status"
+fi
+say docker
+if command -v docker >/dev/null 2>&1; then
+    docker version --format '{{.Server.Version}}' 2>&1
+    status=$?
+    say docker-status; echo "$status"
+    if [ "$status" -eq 0 ]; then
+        say info; docker info --format '{{json .}}' 2>/dev/null
+        say base; docker image inspect --format '{{json .}}' "$base" 2>/dev/null
+        say images
+        docker image ls --no-trunc --format '{{.Tag}} {{.ID}}' "$images" 2>/dev/null
+        say container
+        docker container inspect --format '{{json .}}' "runner-$(id -u)-$key" 2>/dev/null
+    fi
+fi
+say end
+"""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU as nvidia-smi shows it; what it did not tell is None."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_mib: int | None = None
+    capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container that has the name ours would have."""
+
+    image: str
+    status: str
+    restarts: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """One host's answer."""
+
+    uid: int
+    gid: int
+    user: str
+    home: str
+    workspace: str
+    """As an absolute path."""
+    real_workspace: str
+    """The same with links followed, as far as it exists."""
+    real_home: str
+    workspace_marks: frozenset[str] = frozenset()
+    """Of `exists folder own holds-ssh`."""
+    free_bytes: int | None = None
+    worker: str | None = None
+    """The id of the worker that was made here before."""
+    has_docker: bool = False
+    docker_version: str | None = None
+    """None when it cannot be used; `docker_error` then says why."""
+    docker_error: str = ""
+    docker_root: str | None = None
+    has_nvidia_runtime: bool = False
+    base_id: str | None = None
+    base_digests: tuple[str, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Ids of the worker images there, by tag."""
+    container: Container | None = None
+    has_nvidia_smi: bool = False
+    nvidia_error: str = ""
+    driver: str | None = None
+    cards: tuple[Card, ...] = ()
+
+
+def parse_facts(text: str, cut: str) -> HostFacts:
+    """The facts in the script's output. Raises ValueError when it did not run to its end."""
+    found = _sections(text, cut)
+    account = found.get("account", "").splitlines()
+    if (
+        "end" not in found
+        or len(account) < 4
+        or not (account[0].isdigit() and account[1].isdigit())
+    ):
+        raise ValueError("the host's answer breaks off")
+    info = _json(found.get("info", ""))
+    base = _json(found.get("base", ""))
+    nvidia = found.get("nvidia", "").splitlines()
+    works = found.get("nvidia-status", "").strip() == "0"
+    rows = found["nvidia-old"].splitlines() if "nvidia-old" in found else nvidia[1:]
+    cards, driver = (
+        parse_cards(rows, with_capability="nvidia-old" not in found) if works else ((), None)
+    )
+    docker_works = found.get("docker-status", "").strip() == "0"
+    return HostFacts(
+        uid=int(account[0]),
+        gid=int(account[1]),
+        user=account[2] if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", account[2]) else "ACCOUNT",
+        home=account[3],
+        workspace=found.get("workspace", "").strip("\n"),
+        real_workspace=found.get("real", "").strip("\n") or "/",
+        real_home=found.get("home", "").strip("\n"),
+        workspace_marks=frozenset(found.get("folder", "").split()),
+        free_bytes=_free_bytes(found.get("free", "")),
+        worker=_worker(_json(found.get("record", ""))),
+        has_docker="docker-status" in found,
+        docker_version=found.get("docker", "").strip() if docker_works else None,
+        docker_error="" if docker_works else found.get("docker", "").strip(),
+        docker_root=_text(info.get("DockerRootDir")),
+        has_nvidia_runtime=_has_nvidia(info),
+        base_id=_text(base.get("Id")),
+        base_digests=tuple(str(item) for item in base.get("RepoDigests") or ()),
+        images=dict(_pair(line) for line in found.get("images", "").splitlines() if " " in line),
+        container=_container(_json(found.get("container", ""))),
+        has_nvidia_smi=bool(nvidia),
+        nvidia_error="" if works else "\n".join(nvidia[1:])[:500],
+        driver=driver,
+        cards=cards,
+    )
+
+
+def parse_cards(rows: list[str], *, with_capability: bool) -> tuple[tuple[Card, ...], str | None]:
+    """Cards and driver version in nvidia-smi's CSV; the name stands last and may hold commas."""
+    cards: list[Card] = []
+    driver: str | None = None
+    for row in rows:
+        cells = [cell.strip() for cell in row.split(",", 5 if with_capability else 4)]
+        if len(cells) != (6 if with_capability else 5) or not cells[0].isdigit():
+            continue
+        index, uuid, memory, version, *rest = cells
+        driver = version if re.fullmatch(r"[0-9.]+", version) else driver
+        capability = re.fullmatch(r"(\d+)\.(\d+)", rest[0]) if with_capability else None
+        cards.append(
+            Card(
+                index=int(index),
+                uuid=uuid,
+                name=rest[-1],
+                memory_mib=int(memory) if memory.isdigit() else None,
+                capability=(int(capability[1]), int(capability[2])) if capability else None,
+            )
+        )
+    return tuple(cards), driver
+
+
+def _sections(text: str, cut: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in text.split(f"\n{cut} ")[1:]:
+        name, _, body = part.partition("\n")
+        found[name.strip()] = body
+    return found
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _pair(line: str) -> tuple[str, str]:
+    tag, _, image = line.partition(" ")
+    return tag, image.strip()
+
+
+def _worker(record: Mapping[str, Any]) -> str | None:
+    worker = record.get("worker")
+    return worker if isinstance(worker, str) and re.fullmatch(r"w-[0-9a-f]{12}", worker) else None
+
+
+def _free_bytes(line: str) -> int | None:
+    words = line.split()
+    return int(words[3]) * 1024 if len(words) >= 6 and words[3].isdigit() else None
+
+
+def _has_nvidia(info: Mapping[str, Any]) -> bool:
+    """A runtime of NVIDIA's toolkit, or a CDI device of it (newer engines)."""
+    runtimes = info.get("Runtimes")
+    devices = info.get("DiscoveredDevices")
+    named = isinstance(runtimes, dict) and "nvidia" in runtimes
+    return named or (isinstance(devices, list) and "nvidia.com/gpu" in json.dumps(devices))
+
+
+def _container(body: Mapping[str, Any]) -> Container | None:
+    state, config = body.get("State"), body.get("Config")
+    if not isinstance(state, dict) or not isinstance(config, dict):
+        return None
+    labels = config.get("Labels")
+    restarts = body.get("RestartCount")
+    return Container(
+        image=str(body.get("Image")),
+        status=str(state.get("Status")),
+        restarts=restarts if isinstance(restarts, int) else 0,
+        labels={str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {},
+    )
