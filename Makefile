@@ -36,7 +36,7 @@ $(venv):
 	@touch $@ .venv/.test .venv/.demo
 
 demo: .venv/.demo
-	@sh provisioning/demo.sh
+	@sh docs/demo.sh
 
 # The base image of the Docker tests is made while pip and the first tests run.
 test: $(venv)
@@ -48,7 +48,7 @@ test: $(venv)
 check: .venv/.dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy runner tests/rig tests/helpers tests/conftest.py
+	.venv/bin/mypy runner provisioning/worker tests/rig tests/helpers tests/conftest.py
 	$(venv) -m pytest -q tests/unit
 
 rig-up: $(venv)

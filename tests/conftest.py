@@ -23,6 +23,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 if str(REPOSITORY) not in sys.path:  # `tests` and `runner`, however pytest was started
     sys.path.insert(0, str(REPOSITORY))
 
+sys.path.insert(1, str(REPOSITORY / "provisioning" / "worker"))  # its modules by their names
+
+from tests.helpers.local_worker import LocalWorker  # noqa: E402
 from tests.rig import gpus  # noqa: E402
 from tests.rig import python39 as python39_maker  # noqa: E402
 from tests.rig.engine import RigEngine, check_engine  # noqa: E402
@@ -284,3 +287,24 @@ def python39(request: pytest.FixtureRequest) -> str:
     except Unavailable as reason:
         give_up(request.config, "python39", reason)
         raise
+
+
+@pytest.fixture
+def local_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalWorker]:
+    """A real `local` worker in a folder of its own, up from the first submit on."""
+    worker = LocalWorker(monkeypatch.setenv)
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+@pytest.fixture(scope="module")
+def shared_worker() -> Iterator[LocalWorker]:
+    """The same for a module's tests that leave the worker as it was."""
+    with pytest.MonkeyPatch.context() as patch:
+        worker = LocalWorker(patch.setenv)
+        try:
+            yield worker
+        finally:
+            worker.close()

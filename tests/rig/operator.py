@@ -129,7 +129,7 @@ class Operator:
 
     def runner(self, *words: str | Path, **options: object) -> subprocess.CompletedProcess[bytes]:
         """Run `runner WORDS…`."""
-        return self.run([sys.executable, "-m", "runner.cli", *words], **options)  # type: ignore[arg-type]
+        return self.run([sys.executable, "-m", "runner", *words], **options)  # type: ignore[arg-type]
 
     def ssh(self, *words: str, **options: object) -> subprocess.CompletedProcess[bytes]:
         """Run `ssh -o BatchMode=yes WORDS…`."""
