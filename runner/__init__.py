@@ -1,3 +1,3 @@
-"""runner: an SSH-driven, headless batch runner for deep-reinforcement-learning jobs on GPU hosts."""
+"""runner: an SSH-driven, headless batch runner for DRL jobs on GPU hosts."""
 
 __version__ = "0.1.0"

@@ -287,7 +287,8 @@ def ps(words: Sequence[str], everyone: bool, as_json: bool, colour: str) -> int:
     out = _output(as_json, colour)
     found = runs.list_runs(_context(out), keys.get("host"), everyone)
     out.listing(found, everyone=everyone)
-    return HostError.status if any(contact.state != "ok" for contact in found.hosts) else 0
+    silent = any(contact.state == "unreachable" for contact in found.hosts)
+    return HostError.status if silent else 0
 
 
 @commands.command()

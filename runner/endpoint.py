@@ -40,10 +40,13 @@ MAX_LISTING = 256 << 20
 _NEED_BUNDLE = b"runner-boot/1 need\n"
 _READ = 1 << 20
 
+_Inbox = queue.SimpleQueue["tuple[int, bytes] | None"]
+
 _STUB = """
 import os,sys
 d,n={digest!r},{size}
-w=os.environ.get("RUNNER_WORKSPACE") or os.path.join(os.path.expanduser("~"),".local/share/runner/workspace")
+w=os.environ.get("RUNNER_WORKSPACE")
+w=w or os.path.join(os.path.expanduser("~"),".local/share/runner/workspace")
 p=os.path.join(w,".runner","bundles",d)
 if not os.path.isdir(p):
     os.write(1,{need!r})
@@ -69,7 +72,7 @@ exec(compile(open(m).read(),m,"exec"),{{"__name__":"__main__","__file__":m}})
 
 
 class LinkLost(Unreachable):
-    """The worker was there and then nothing came any more: what was asked may or may not be done."""
+    the link dies on the way, and what a refusal means (`_REFUSALS`).
 
 
 class Worker:
@@ -87,7 +90,9 @@ class Worker:
         self._carrier: Carrier = carriers.open_carrier(host, self._argv())
         self._began = self._heard = time.monotonic()
         self._hello: dict[str, Any] | None = None
-        self._streams: dict[int, queue.SimpleQueue[tuple[int, bytes] | None]] = {0: queue.SimpleQueue()}
+        self._streams: dict[int, queue.SimpleQueue[tuple[int, bytes] | None]] = {
+            0: queue.SimpleQueue()
+        }
         self._next_stream = 1
         self._junk = bytearray()
         self._hello_at = time.time()
@@ -131,7 +136,11 @@ class Worker:
         return float(now) - self._hello_at if isinstance(now, (int, float)) else 0.0
 
     def call(
-        self, verb: str, *, on_event: Callable[[Mapping[str, Any]], None] | None = None, **arguments: Any
+        self,
+        verb: str,
+        *,
+        on_event: Callable[[Mapping[str, Any]], None] | None = None,
+        **arguments: Any,
     ) -> tuple[dict[str, Any], list[Any]]:
         """(reply, rows) of a request whose DATA, if any, is one compressed listing."""
         request = self.open(verb, **arguments)
@@ -156,8 +165,6 @@ class Worker:
         self._send(wire.pack_json(wire.REQ, stream, body))
         return Request(self, stream)
 
-    # -- for Request ------------------------------------------------------------------------------
-
     def _send(self, data: bytes) -> None:
         self._wait_spoken()
         with self._write_lock:
@@ -181,8 +188,6 @@ class Worker:
     def _end(self) -> RunnerError:
         self._reader.join(5)
         return self._over or LinkLost(f"{self.host.name}: the conversation was closed")
-
-    # -- threads ----------------------------------------------------------------------------------
 
     def _wait_spoken(self) -> None:
         """Nothing is written before the worker program runs: the stub could take it for its own."""

@@ -121,9 +121,7 @@ def plan_pull(
             fetch.append(Fetch(file, min(parts.get(file.name, 0), file.size)))
         elif was is None or (here.size, here.mtime_ns) != (was.size, was.local_mtime_ns):
             kept.append(file.name)
-        elif (file.size, file.mtime_ns) == (was.size, was.mtime_ns):
-            unchanged.append(file)
-        elif file.kind == APPEND_ONLY and file.size == was.size:
+        elif file.size == was.size and (file.kind == APPEND_ONLY or file.mtime_ns == was.mtime_ns):
             unchanged.append(file)
         else:
             grows = file.kind == APPEND_ONLY and file.size > was.size

@@ -27,7 +27,7 @@ class Host:
     runtime: str = "docker"
     """`docker`, or `local` for this machine's own Python."""
     ssh: str | None = None
-    """Whatever `ssh` takes as a destination; `local` is this machine's own Docker; None for runtime local."""
+    """Whatever `ssh` takes; `local` is this machine's own Docker; None for runtime local."""
     jump: str | None = None
     jump_key: str | None = None
     host_key: str | None = None

@@ -70,8 +70,6 @@ class Store:
     def __init__(self, project: Project) -> None:
         self._root = project.root / ".runner"
 
-    # -- runs ---------------------------------------------------------------------------------------
-
     def records(self) -> list[Record]:
         """Every run known here, oldest first."""
         found = [record for path in self._files("runs") if (record := _record(path))]
@@ -84,9 +82,10 @@ class Store:
     def put(self, host: str, run: Mapping[str, Any], seen_at: float) -> None:
         """Remember a run as seen just now."""
         body = {"format": FORMAT, "host": host, "seen_at": seen_at, "run": dict(run)}
+        known = _read(self._root / "runs" / f"{run['id']}.json")
+        if known and run.get("state") == "ended" and known.get("run") == body["run"]:
+            return  # it will never change again
         self._write("runs", str(run["id"]), body)
-
-    # -- hosts --------------------------------------------------------------------------------------
 
     def last_snapshot(self, host: str) -> tuple[str, str] | None:
         """(worker, digest) of the snapshot sent last to a host."""
@@ -97,8 +96,6 @@ class Store:
         """Remember what a host holds."""
         self._write("workers", host, {"format": FORMAT, "worker": worker, "snapshot": digest})
 
-    # -- pulls --------------------------------------------------------------------------------------
-
     def pulled(self, run: str) -> dict[str, Any]:
         """What earlier pulls of a run made: {"to": folder, "files": {name: [...]}} or empty."""
         return _read(self._root / "pulls" / f"{run}.json") or {}
@@ -107,11 +104,9 @@ class Store:
         """Remember what a pull made."""
         self._write("pulls", run, dict(body, format=FORMAT))
 
-    # -- intents ------------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def intents_locked(self) -> Iterator[None]:
-        """Nobody else of this project looks at intents meanwhile. Raises SpecError after a while."""
+        """Intents with these words whose process is gone, oldest first; they are ours now."""
         folder = self._folder("intents")
         with open(folder / ".lock", "a") as file:
             deadline = time.monotonic() + LOCK_LIMIT_S
@@ -126,7 +121,7 @@ class Store:
             yield
 
     def open_intents(self, words: list[str]) -> list[Intent]:
-        """Intents with exactly these words whose process is gone, oldest first; they are ours now."""
+        """Write an intent down durably, and hold its lock. Its spec may hold secrets: 0600."""
         found = []
         for path in self._files("intents"):
             body = _read(path)
@@ -148,8 +143,6 @@ class Store:
         os.fsync(fd)
         os.rename(temporary, path)
         return Intent(path, fd, dict(body))
-
-    # -- files --------------------------------------------------------------------------------------
 
     def _files(self, kind: str) -> list[Path]:
         folder = self._root / kind

@@ -39,11 +39,13 @@ def submit(
     *,
     holds_snapshot: bool,
     on_sent: Callable[[int, int], None] = lambda done, whole: None,
+    on_handed: Callable[[], None] = lambda: None,
 ) -> Accepted:
     """Hand a run over: only contents the worker lacks travel. See verbs/submit.py for the steps.
 
     holds_snapshot: the worker is believed to have it, so that its list need not travel; if it does
-    not, it asks. on_sent: bytes of contents sent so far, and to send.
+    not, it asks. on_sent: bytes of contents sent so far, and to send. on_handed: called before the
+    last byte goes out, without which the worker makes no run.
     """
     rows = [list(row) for row in snapshot.rows]
     request = worker.open("submit", spec=dict(spec), manifest=not holds_snapshot)
@@ -59,6 +61,8 @@ def submit(
             request.send_rows(rows)
         elif isinstance(need, list):
             sent, sent_bytes = len(need), _send_contents(request, root, snapshot, need, on_sent)
+            on_handed()
+            request.end()
     reply = request.reply
     run = reply.get("run")
     if not isinstance(run, dict) or run.get("id") != spec["id"]:
@@ -90,7 +94,6 @@ def _send_contents(
         done += len(data)
         on_sent(done, whole)
     request.send(zipper.flush())
-    request.end()
     return done
 
 
@@ -111,7 +114,7 @@ def fetch(
     *,
     on_bytes: Callable[[Fetch, int], None] = lambda fetch, count: None,
 ) -> tuple[list[Fetched], list[Fetch]]:
-    """Bring artifacts below `top`: (those that are whole and verified, those that changed meanwhile).
+    """Bring artifacts below `top`: (those that are whole and verified, those that changed).
 
     Each is written beside its place under a hidden name ending in `.part` and renamed when its
     sha256 is the one the worker read; a log that grew is appended to in place, after its first part
@@ -218,7 +221,7 @@ class _Sinks:
         file.close()
 
     def _open(self, item: Fetch) -> tuple[Any, Any]:
-        """The hidden file beside its place, holding the bytes before the offset, and their sha256."""
+        """The hidden file beside its place, with the bytes before the offset, and their sum."""
         part = part_path(self._top, item.file.name)
         make_parents(self._top, item.file.name)
         digest = hashlib.sha256()

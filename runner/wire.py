@@ -83,7 +83,7 @@ def pack_json(kind: int, stream: int, body: Dict[str, Any]) -> bytes:
 
 
 def read_json(payload: bytes) -> Dict[str, Any]:
-    """The JSON object in a frame. Raises WireError, also for nesting that json would not survive."""
+    """The JSON object in a frame. Raises WireError, also for nesting too deep for json."""
     try:
         body = json.loads(payload)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Bringing a run's artifacts here: new and changed ones, each verified, nothing of anyone's lost."""
+"""Bringing a run's artifacts here: new and changed ones, verified, nothing of anyone's lost."""
 
 from __future__ import annotations
 
@@ -37,12 +37,16 @@ def pull(ctx: Context, ref: RunRef, to: Path | None = None) -> PullReport:
             listing, rows = worker.call("list", run=ref.id)
             remote, refused = manifest.read_listing(rows)
             if refused:
-                raise WorkerError(f"{ref.host}: the worker sent names that are no files: {refused[0]}")
+                raise WorkerError(
+                    f"{ref.host}: the worker sent names that are no files: {refused[0]}"
+                )
             plan = manifest.plan_pull(
                 remote, book.known, _local(top, [f.name for f in remote]), book.parts(remote)
             )
             progress.plan(plan)
-            done, changed = sync.fetch(worker, ref.id, list(plan.fetch), top, on_bytes=progress.on_bytes)
+            done, changed = sync.fetch(
+                worker, ref.id, list(plan.fetch), top, on_bytes=progress.on_bytes
+            )
             book.add(done)
             files += len(done)
             count_bytes += sum(item.fetch.file.size - item.fetch.offset for item in done)
@@ -166,7 +170,7 @@ def _write_records(top: Path, listing: Mapping[str, Any]) -> None:
         except ValueError as error:
             raise IntegrityError(f"{key}.json of the run cannot be read") from error
         if isinstance(body, dict) and "env" in body:
-            body["env"] = {name: "…" for name in body["env"]}
+            body["env"] = dict.fromkeys(body["env"], "…")
         temporary = top / f".{key}.json.part"
         temporary.write_text(json.dumps(body, indent=2, sort_keys=True) + "\n")
         temporary.replace(top / f"{key}.json")

@@ -29,7 +29,7 @@ class Contact:
 
     host: str
     state: str = "ok"
-    """`ok` or `unreachable`; never a run's state."""
+    """`ok`, `unreachable`, or `no-worker` (the host answered); never a run's state."""
     at: float | None = None
     error: str | None = None
     clock_skew_s: float | None = None

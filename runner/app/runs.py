@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.app.context import Context, last_seen, on_hosts, seen
 from runner.app.results import Contact, Curve, Listing, RunOnHost
-from runner.errors import HostError, NotFound, RunnerError, SpecError
+from runner.errors import HostError, NotFound, ProvisionError, RunnerError, SpecError
 from runner.model import Host
 
 LATEST = "latest"
@@ -61,15 +61,15 @@ def find(ctx: Context, text: str | None) -> list[RunRef]:
         if (record.run.get("project") or {}).get("id") == ctx.project.id
     ]
     found = _match(word, known)
-    if found and (word != LATEST or len(ctx.hosts) == 1):
-        return found
-    # another client may know more than our records
-    listing = list_runs(ctx, everyone=False)
-    rows = [(run.id, run.host, run.status.to_json()) for run in listing.runs]
-    found = _match(word, rows) or found
     if found:
         return found
-    silent = [contact.host for contact in listing.hosts if contact.state != "ok"]
+    # another client may have made it, or the records were deleted
+    listing = list_runs(ctx, everyone=False)
+    rows = [(run.id, run.host, run.status.to_json()) for run in listing.runs]
+    found = _match(word, rows)
+    if found:
+        return found
+    silent = [contact.host for contact in listing.hosts if contact.state == "unreachable"]
     if silent:
         raise HostError(
             f"no run {word} where somebody answered; no answer from {', '.join(silent)}",
@@ -147,7 +147,8 @@ def _silent(ctx: Context, host: Host, error: RunnerError | None) -> Contact:
     at = max(
         (record.seen_at for record in ctx.store.records() if record.host == host.name), default=None
     )
-    return Contact(host.name, "unreachable", at, str(error) if error else None)
+    state = "no-worker" if isinstance(error, ProvisionError) else "unreachable"
+    return Contact(host.name, state, at, str(error) if error else None)
 
 
 def _remembered(

@@ -9,7 +9,6 @@ was accepted is kept, and a new run is made.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from runner import __version__, inventory, sync, tree
 from runner.app.context import Context, read_status, seen
 from runner.endpoint import LinkLost, Worker
 from runner.errors import Conflict, HostError, OutcomeUnknown, RunnerError, SpecError
+from runner.interrupts import Held
 from runner.manifest import Snapshot
 from runner.model import Host
 from runner.spec import RunPlan, SubmitRequest, resolve
@@ -59,22 +59,25 @@ def submit(
         intent = ctx.store.write_intent(
             {"id": spec["id"], "words": words, "at": time.time(), "host": host.name, "spec": spec}
         )
-    try:
-        accepted = _hand_over(ctx, host, snapshot, intent)
-    except (OutcomeUnknown, LinkLost):
-        intent.leave_open()
-        raise
-    except RunnerError:
-        # refused, or never reached: nothing is open
+    with Held() as held:
+        try:
+            accepted = _hand_over(ctx, host, snapshot, intent, held)
+        except BaseException as error:
+            _leave(intent, error, held)
+            raise
+        _tell(ctx, host, snapshot, accepted)
+        announce(intent.id)
         intent.close()
-        raise
-    except BaseException:
-        intent.leave_open()
-        raise
-    _tell(ctx, host, snapshot, accepted)
-    announce(intent.id)
-    intent.close()
     return [intent.id]
+
+
+def _leave(intent: Intent, error: BaseException, held: Held) -> None:
+    """Close the intent when surely no run was made, else leave it for the same words again."""
+    unsure = isinstance(error, (OutcomeUnknown, LinkLost)) or not isinstance(error, RunnerError)
+    if unsure and held.began:
+        intent.leave_open()
+    else:
+        intent.close()
 
 
 def make_spec(
@@ -131,9 +134,7 @@ def intent_words(request: SubmitRequest) -> list[str]:
     return [f"host={request.host}", *words, *(["--", *request.command] if request.command else [])]
 
 
-def _take_up(
-    ctx: Context, host: Host, words: Sequence[str], snapshot: Snapshot
-) -> Intent | None:
+def _take_up(ctx: Context, host: Host, words: Sequence[str], snapshot: Snapshot) -> Intent | None:
     """The open intent to go on with; those it cannot be are settled on the way."""
     with ctx.store.intents_locked():
         found = ctx.store.open_intents(list(words))
@@ -160,12 +161,14 @@ def _ask(ctx: Context, host: Host, run: str) -> Any:
         return seen(ctx, worker, rows[0]) if rows else None
 
 
-def _hand_over(ctx: Context, host: Host, snapshot: Snapshot, intent: Intent) -> sync.Accepted:
+def _hand_over(
+    ctx: Context, host: Host, snapshot: Snapshot, intent: Intent, held: Held
+) -> sync.Accepted:
     """Send until the worker has answered; a lost link is tried again with the same id."""
     for wait_s in (*RETRY_WAITS_S, None):
         try:
             with ctx.connect(host) as worker:
-                return _send(ctx, worker, snapshot, intent)
+                return _send(ctx, worker, snapshot, intent, held)
         except LinkLost as error:
             if wait_s is None:
                 raise OutcomeUnknown(
@@ -178,7 +181,9 @@ def _hand_over(ctx: Context, host: Host, snapshot: Snapshot, intent: Intent) -> 
             if getattr(error, "code", None) != "no-gpu":
                 raise
             raise SpecError(
-                error.message, "gpus=0 runs without; nothing was sent", f"runner version host={host.name}"
+                error.message,
+                "gpus=0 runs without; nothing was sent",
+                f"runner version host={host.name}",
             ) from error
         except Conflict as error:
             if getattr(error, "code", None) != "conflict":
@@ -189,7 +194,9 @@ def _hand_over(ctx: Context, host: Host, snapshot: Snapshot, intent: Intent) -> 
     raise AssertionError("unreachable")
 
 
-def _send(ctx: Context, worker: Worker, snapshot: Snapshot, intent: Intent) -> sync.Accepted:
+def _send(
+    ctx: Context, worker: Worker, snapshot: Snapshot, intent: Intent, held: Held
+) -> sync.Accepted:
     _check_image(worker, intent.body["spec"].get("image"))
     last = ctx.store.last_snapshot(worker.host.name)
     holds = last is not None and last[1] == snapshot.digest
@@ -201,6 +208,7 @@ def _send(ctx: Context, worker: Worker, snapshot: Snapshot, intent: Intent) -> s
         intent.body["spec"],
         holds_snapshot=holds,
         on_sent=lambda done, whole: ctx.report.step(f"code  {done / 1e6:.1f}/{whole / 1e6:.1f} MB"),
+        on_handed=held.begin,
     )
     ctx.store.put_snapshot(worker.host.name, str(worker.hello.get("worker")), snapshot.digest)
     ctx.store.put(worker.host.name, accepted.run, time.time())
@@ -241,7 +249,9 @@ def _code_text(snapshot: Snapshot, accepted: sync.Accepted) -> str:
     if commit:
         edited = int(snapshot.code.get("edited") or 0)
         text = f"{snapshot.code.get('branch')}@{str(commit)[:7]}"
-        parts.append(text + (f" + {edited} edited file{'' if edited == 1 else 's'}" if edited else ""))
+        parts.append(
+            text + (f" + {edited} edited file{'' if edited == 1 else 's'}" if edited else "")
+        )
     if snapshot.skipped:
         parts.append("left out: " + ", ".join(snapshot.skipped))
     return "; ".join(parts)

@@ -109,7 +109,9 @@ class _Follower:
                 self._offset = start
                 size = event.get("size")
                 if start > 0 and self._lines is not None and isinstance(size, int):
-                    self._ctx.report.note(f"last {self._lines} lines of {_size(size)}; all: --from 0")
+                    self._ctx.report.note(
+                        f"last {self._lines} lines of {_size(size)}; all: --from 0"
+                    )
             self.began = True
         elif event.get("state") == states.QUEUED:
             self._ctx.report.step(f"{self._ref.id}  queued")

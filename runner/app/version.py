@@ -14,7 +14,7 @@ HERE = "here"
 
 
 def version(ctx: Context, host: str | None) -> list[WorkerVersion]:
-    """This client's versions; with a host also its worker's. Raises NotFound for an unknown host."""
+    """This client's versions; with a host also its worker's. Raises NotFound."""
     own = {"runner": __version__, "wire": wire.WIRE, "python": platform.python_version()}
     rows = [WorkerVersion(HERE, Contact(HERE, "ok", time.time()), own)]
     if host is None:

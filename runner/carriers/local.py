@@ -35,9 +35,16 @@ class ChildCarrier:
     """A child process's stdin and stdout."""
 
     def __init__(
-        self, argv: Sequence[str], *, explain: Explain, env: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        explain: Explain,
+        env: Mapping[str, str] | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
+        """on_end: called once when the child says no more, from another thread."""
         self._explain = explain
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._writing = threading.Lock()
@@ -56,7 +63,7 @@ class ChildCarrier:
         self._in = self._child.stdin
         self._wake_read, self._wake_write = os.pipe()
         for stream in (self._out, self._in):
-            with contextlib.suppress(OSError):  # over the account's pipe limit
+            with contextlib.suppress(OSError, AttributeError):  # over the limit; not Linux
                 fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         os.set_blocking(self._in.fileno(), False)
         self._said = bytearray()
@@ -141,3 +148,4 @@ class ChildCarrier:
             while piece := os.read(stream.fileno(), 65536):
                 self._said += piece
                 del self._said[:-TROUBLE_BYTES]
+        self._on_end()

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from runner.carriers.base import CONNECT_TIMEOUT_S
 from runner.carriers.failures import program_failure
+from runner.carriers.gate import Release, wait_turn
 from runner.carriers.host_keys import check_pin, explain_host_key, read_known
 from runner.carriers.local import ChildCarrier, Explain
 from runner.carriers.quoting import login_shell_line
 from runner.carriers.session import ChildSession
-from runner.carriers.ssh_command import jump_argv, ssh_argv, ssh_env
+from runner.carriers.ssh_command import control_socket, jump_argv, ssh_argv, ssh_env
 from runner.carriers.ssh_config import Route, read_route
 from runner.carriers.ssh_failures import (
     SSH_STATUS,
@@ -26,8 +27,10 @@ from runner.model import Host
 def open_openssh(host: Host, argv: Sequence[str]) -> ChildCarrier:
     """Starts `argv` on `host`. Raises HostError for what is known before ssh even starts."""
     route = _checked_route(host)
-    command = [*ssh_argv(route), login_shell_line(argv)]
-    return ChildCarrier(command, explain=_explainer(route), env=ssh_env())
+    release = _wait_turn(route)
+    return ChildCarrier(
+        _command(route, argv), explain=_explainer(route), env=ssh_env(), on_end=release
+    )
 
 
 def open_openssh_session(host: Host) -> ChildSession:
@@ -35,10 +38,20 @@ def open_openssh_session(host: Host) -> ChildSession:
     route = _checked_route(host)
     return ChildSession(
         host.name,
-        lambda command: [*ssh_argv(route), login_shell_line(command)],
+        lambda argv: _command(route, argv),
         explain=_explainer(route),
         env=ssh_env(),
+        wait_turn=lambda: _wait_turn(route),
     )
+
+
+def _wait_turn(route: Route) -> Release:
+    control = control_socket(route)
+    return wait_turn(control) if control is not None else lambda: None
+
+
+def _command(route: Route, argv: Sequence[str]) -> list[str]:
+    return [*ssh_argv(route), login_shell_line(argv)]
 
 
 def _checked_route(host: Host) -> Route:

@@ -97,10 +97,13 @@ class ChildSession:
         *,
         explain: Explain | None = None,
         env: Mapping[str, str] | None = None,
+        wait_turn: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
         """wrap: from the argv to run there to the argv to run here. explain: given for ssh, whose
-        own failures it turns into errors; None for this machine.
+        own failures it turns into errors; None for this machine. wait_turn: returns when a command
+        may begin, with what to call when it has ended.
         """
+        self._wait_turn = wait_turn
         self._name = name
         self._wrap = wrap
         self._explain = explain
@@ -115,6 +118,16 @@ class ChildSession:
         on_line: OnLine | None = None,
     ) -> Completed:
         """Runs `argv` and waits for it. Raises HostError, TimedOut."""
+        release = self._wait_turn() if self._wait_turn else None
+        try:
+            return self._run(argv, input, timeout_s, on_line)
+        finally:
+            if release is not None:
+                release()
+
+    def _run(
+        self, argv: Sequence[str], input: Input, timeout_s: float, on_line: OnLine | None
+    ) -> Completed:
         mark = new_mark() if self._explain else None
         command = framed(mark, argv) if mark else list(argv)
         out, err = Collector(mark, on_line), Collector(mark, on_line)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from runner.carriers.base import ALIVE_COUNT, ALIVE_INTERVAL_S, CONNECT_TIMEOUT_S
 from runner.carriers.private import key_file, socket_path
@@ -42,7 +43,7 @@ def ssh_argv(route: Route, *, options: Sequence[str] = (), shared: bool = True) 
     elif not hop.config.own_control:
         control = [
             "-oControlMaster=auto",
-            f"-oControlPath={socket_path(_identity(route))}",
+            f"-oControlPath={control_socket(route)}",
             f"-oControlPersist={_PERSIST_S}",
         ]
     return [
@@ -57,9 +58,13 @@ def ssh_argv(route: Route, *, options: Sequence[str] = (), shared: bool = True) 
     ]
 
 
-def _identity(route: Route) -> str:
-    """All that decides which connection this is."""
-    return "\0".join(f"{hop.config.text}\0{hop.pinned}" for hop in route.hops)
+def control_socket(route: Route) -> Path | None:
+    """Our socket for the connection, named by all that decides which one it is; None where the
+    user has one of their own.
+    """
+    if route.last.config.own_control:
+        return None
+    return socket_path("\0".join(f"{hop.config.text}\0{hop.pinned}" for hop in route.hops))
 
 
 def _safe_options(config: SshConfig) -> list[str]:

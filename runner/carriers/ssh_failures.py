@@ -93,7 +93,9 @@ def auth_refused(route: Route, hop: Hop, offered: list[str], troubles: list[str]
     """Says who was refused where, with which keys, and how to let them in."""
     where = route.host if hop is route.last else f"{route.host}: {hop.label} (the jump)"
     keys = f"offered {', '.join(offered)}" if offered else "no key to offer"
-    advice = ["let this key in with:", "  " + shlex.join(["ssh-copy-id", *hop.target.typed])]
+    through = ["-o", f"ProxyJump={route.jump}"] if route.jump and hop is route.last else []
+    copy = ["ssh-copy-id", *through, *hop.target.typed]
+    advice = ["let this key in with:", "  " + shlex.join(copy)]
     if not offered:
         advice = [
             "no key file of this account and no agent key is there; make one with:",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,9 +44,9 @@ def test_commands_share_one_login_through_a_socket_of_ours(me: Operator, sshd: R
     with open_session(HOST) as session:
         assert session.run(["true"], timeout_s=20).status == 0
     assert logins(sshd) - before == 1
-    (socket,) = (me.runtime / "runner").glob("c-*")
+    (path,) = (p for p in (me.runtime / "runner").glob("c-*") if p.suffix != ".lock")
     assert (me.runtime / "runner").stat().st_mode & 0o777 == 0o700
-    subprocess.run([me.bin / "ssh", "-O", "exit", "-S", socket, "x"], check=True)
+    subprocess.run([me.bin / "ssh", "-O", "exit", "-S", path, "x"], check=True)
 
 
 def test_a_socket_of_the_users_own_is_used(me: Operator, sshd: RigHost) -> None:
@@ -83,3 +85,30 @@ def test_a_closed_stream_leaves_no_program_behind(me: Operator, sshd: RigHost) -
         return not [row for row in sshd.processes() if "runner-mark" in row[2]]
 
     wait_for(is_gone, 10, "the program to end")
+
+
+def test_twenty_commands_at_once_all_succeed_at_a_server_of_ordinary_limits(
+    me: Operator, sshd: RigHost
+) -> None:
+    config = sshd.folder / "ordinary"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    text = (sshd.folder / "sshd_config").read_text()
+    text = text.replace(f"Port {sshd.spec.port}", f"Port {port}").replace("/run/sshd.pid", "none")
+    config.write_text(text.replace("MaxStartups 200", "MaxStartups 10:30:100"))
+    argv = sshd.inside(["/usr/sbin/sshd", "-D", "-f", config, "-E", sshd.folder / "ordinary.log"])
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        wait_for(listens, 20, "sshd")
+        host = Host("h", ssh=f"ssh://{sshd.user}@127.0.0.1:{port}", host_key=sshd.host_key)
+        with ThreadPoolExecutor(20) as pool:
+            assert list(pool.map(say, [host] * 20)) == [b"in\n"] * 20
+    finally:
+        process.kill()
+        process.wait()

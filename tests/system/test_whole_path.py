@@ -33,7 +33,9 @@ image = "cpu"
 workspace = "~/whole-path"
 slots = 3
 """
-HOLD = "import hold_gpu, time; hold_gpu.hold(2000); print('held', flush=True); time.sleep({seconds})"
+HOLD = (
+    "import hold_gpu, time; hold_gpu.hold(2000); print('held', flush=True); time.sleep({seconds})"
+)
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +102,11 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
 
 
 def test_argv_typed_is_argv_run(gpu1: Operator) -> None:
-    words = ["a b", "*", ";x", "$HOME", "", "--help", "host=z", "100%h:%p", 'q"\'\\', "ü\n"]
+    words = ["a b", "*", ";x", "$HOME", "", "--help", "host=z", "100%h:%p", "q\"'\\", "ü\n"]
     program = "import sys; print(ascii(sys.argv[1:]))"
-    run_id = run(gpu1, "submit", "host=gpu1", "--wait", "--", "python3", "-c", program, *words).strip()
+    run_id = run(
+        gpu1, "submit", "host=gpu1", "--wait", "--", "python3", "-c", program, *words
+    ).strip()
     assert run(gpu1, "tail", run_id).strip() == ascii(words)
 
 
@@ -179,7 +183,7 @@ def test_two_ranks_twice_at_once_listen_on_loopback_only(gpu1: Operator) -> None
         assert "sum 3.0" in run(gpu1, "tail", run_id, "--rank", "1")
 
 
-RANKS = '''
+RANKS = """
 import os, socket, struct, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -204,7 +208,7 @@ if rank == 0:
             print("listens", text, int(port, 16), flush=True)
 dist.barrier()
 dist.destroy_process_group()
-'''
+"""
 
 
 def test_host_key_that_changed_is_refused_before_anything_is_sent(

@@ -35,6 +35,7 @@ LAYERS = (
     "carriers.*",
     "inventory",
     "store",
+    "interrupts",
     "content",
     "placement",
     "recipes",
