@@ -72,7 +72,7 @@ exec(compile(open(m).read(),m,"exec"),{{"__name__":"__main__","__file__":m}})
 
 
 class LinkLost(Unreachable):
-    the link dies on the way, and what a refusal means (`_REFUSALS`).
+    """The worker was there, then nothing came any more: what was asked may be done or not."""
 
 
 class Worker:

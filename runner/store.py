@@ -106,7 +106,7 @@ class Store:
 
     @contextlib.contextmanager
     def intents_locked(self) -> Iterator[None]:
-        """Intents with these words whose process is gone, oldest first; they are ours now."""
+        """Nobody else of this project looks at intents meanwhile. Raises SpecError in the end."""
         folder = self._folder("intents")
         with open(folder / ".lock", "a") as file:
             deadline = time.monotonic() + LOCK_LIMIT_S
@@ -121,7 +121,7 @@ class Store:
             yield
 
     def open_intents(self, words: list[str]) -> list[Intent]:
-        """Write an intent down durably, and hold its lock. Its spec may hold secrets: 0600."""
+        """Intents with these words whose process is gone, oldest first; they are ours now."""
         found = []
         for path in self._files("intents"):
             body = _read(path)
