@@ -208,6 +208,8 @@ class Worker:
             error = ProtocolMismatch(f"{self.host.name}: the worker speaks otherwise: {problem}")
         except OSError as problem:
             error = LinkLost(f"{self.host.name}: {problem}")
+        except RunnerError as problem:
+            error = problem
         self._over = self._over or error
         self._spoken.set()
         for stream in list(self._streams.values()):

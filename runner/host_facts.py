@@ -29,6 +29,7 @@ say folder
 [ -e "$workspace" ] && echo exists
 [ -d "$workspace" ] && echo folder
 [ -O "$workspace" ] && echo own
+[ "$(id -u)" -eq 0 ] && [ -n "$(find "$workspace" -prune -user 1000 2>/dev/null)" ] && echo stand-in
 [ -e "$workspace/.ssh" ] && echo holds-ssh
 say free; df -Pk "${there:-/}" | tail -n 1
 say record; cat "$HOME/.local/state/runner/workers/runner-$(id -u)-$key/worker.json" 2>/dev/null
@@ -98,7 +99,7 @@ class HostFacts:
     """The same with links followed, as far as it exists."""
     real_home: str
     workspace_marks: frozenset[str] = frozenset()
-    """Of `exists folder own holds-ssh`."""
+    """Of `exists folder own stand-in holds-ssh`; stand-in: it is root's worker's (worker_plan)."""
     free_bytes: int | None = None
     worker: str | None = None
     """The id of the worker that was made here before."""

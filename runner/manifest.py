@@ -125,7 +125,8 @@ def plan_pull(
             unchanged.append(file)
         else:
             grows = file.kind == APPEND_ONLY and file.size > was.size
-            fetch.append(Fetch(file, was.size if grows else 0))
+            cut_at = min(parts.get(file.name, 0), file.size)
+            fetch.append(Fetch(file, max(was.size, cut_at) if grows else 0))
     return PullPlan(tuple(fetch), tuple(unchanged), tuple(kept))
 
 

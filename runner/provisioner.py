@@ -68,6 +68,7 @@ import json, sys
 said = {"python": sys.version.split()[0]}
 import torch
 said["torch"] = torch.__version__
+said["built_for"] = torch.version.cuda
 said["cuda"] = torch.cuda.is_available()
 said["count"] = torch.cuda.device_count() if said["cuda"] else 0
 a = torch.arange(256.0).reshape(16, 16)
@@ -91,6 +92,8 @@ class Probe:
     seen_gpus: int
     """GPUs nvidia-smi shows inside the container."""
     matmul: bool
+    built_for_cuda: bool
+    """Whether this torch could use GPUs at all."""
 
 
 def read_facts(session: Session, host: Host, pin: ImagePin) -> HostFacts:
@@ -220,6 +223,7 @@ class Provisioner:
             cuda_gpus=int(body.get("count", 0)),
             seen_gpus=self._seen_gpus(plan) if plan.uses_gpus else 0,
             matmul=bool(body.get("matmul")),
+            built_for_cuda=body.get("built_for") is not None,
         )
 
     def _seen_gpus(self, plan: WorkerPlan) -> int:

@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Any
 
 from runner.errors import SpecError
 from runner.model import Project
+from runner.wire import RunStatus, WireError
 
 FORMAT = 1
 LOCK_LIMIT_S = 10.0
@@ -90,7 +92,9 @@ class Store:
     def last_snapshot(self, host: str) -> tuple[str, str] | None:
         """(worker, digest) of the snapshot sent last to a host."""
         body = _read(self._root / "workers" / f"{host}.json")
-        return (str(body["worker"]), str(body["snapshot"])) if body else None
+        if not body or "worker" not in body or "snapshot" not in body:
+            return None
+        return str(body["worker"]), str(body["snapshot"])
 
     def put_snapshot(self, host: str, worker: str, digest: str) -> None:
         """Remember what a host holds."""
@@ -128,7 +132,10 @@ class Store:
             if not body or body.get("words") != words:
                 continue
             fd = _try_lock(path)
-            if fd is not None:
+            if fd is not None and os.fstat(fd).st_nlink == 0:
+                # its process closed it between our look and our lock
+                os.close(fd)
+            elif fd is not None:
                 found.append(Intent(path, fd, body))
         return sorted(found, key=lambda intent: float(intent.body.get("at", 0)))
 
@@ -137,11 +144,16 @@ class Store:
         folder = self._folder("intents")
         path = folder / f"{body['id']}.json"
         temporary = folder / f".{body['id']}.tmp"
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        os.write(fd, json.dumps(dict(body, format=FORMAT)).encode("ascii"))
-        os.fsync(fd)
-        os.rename(temporary, path)
+        data = memoryview(json.dumps(dict(body, format=FORMAT)).encode("ascii"))
+        try:
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
+            os.rename(temporary, path)
+        except OSError as error:
+            raise _unwritable(path, error) from error
         return Intent(path, fd, dict(body))
 
     def _files(self, kind: str) -> list[Path]:
@@ -161,18 +173,32 @@ class Store:
 
     def _write(self, kind: str, name: str, body: Mapping[str, Any]) -> None:
         folder = self._folder(kind)
-        temporary = folder / f".{name}.{os.getpid()}.tmp"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w", encoding="ascii") as file:
-            json.dump(body, file)
-        os.rename(temporary, folder / f"{name}.json")
+        path = folder / f"{name}.json"
+        # several threads: two host files may name one worker, and so the same runs
+        temporary = folder / f".{name}.{os.getpid()}.{threading.get_ident()}.tmp"
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "w", encoding="ascii") as file:
+                json.dump(body, file)
+            os.rename(temporary, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise _unwritable(path, error) from error
 
 
 def _record(path: Path) -> Record | None:
     body = _read(path)
-    if not body or not isinstance(body.get("run"), dict) or "id" not in body["run"]:
-        return None
-    return Record(str(body["run"]["id"]), str(body["host"]), float(body["seen_at"]), body["run"])
+    try:
+        if body is None or RunStatus.from_json(body["run"]).id != path.stem:
+            return None
+        return Record(path.stem, str(body["host"]), float(body["seen_at"]), body["run"])
+    except (AttributeError, KeyError, TypeError, ValueError, WireError):
+        return None  # torn, or another's: the host knows the run
+
+
+def _unwritable(path: Path, error: OSError) -> SpecError:
+    return SpecError(f"{path} cannot be written: {error.strerror}")
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from runner import tree, wire
-from runner.endpoint import Worker
+from runner.endpoint import Worker, wire_json
 from runner.errors import IntegrityError, SpecError, WorkerError
 from runner.manifest import Fetch, Snapshot
 
-PART_SUFFIX = ".part"
+PARTS = ".parts"
+"""Where files gather until they are whole: no name a worker can send lies there."""
 _PIECE = 1 << 20
 
 
@@ -53,21 +54,29 @@ def submit(
         request.send_rows(rows)
     answers = request.frames()
     sent = sent_bytes = 0
+    listed, given = not holds_snapshot, False
     for kind, payload in answers:
         if kind != wire.EVENT:
             raise WorkerError(f"{worker.host.name}: the worker answered out of turn")
-        need = wire.read_json(payload).get("need")
-        if need == "manifest":
+        need = wire_json(payload, worker.host.name).get("need")
+        if need == "manifest" and not listed:
+            listed = True
             request.send_rows(rows)
-        elif isinstance(need, list):
+        elif isinstance(need, list) and not given:
+            given = True
             sent, sent_bytes = len(need), _send_contents(request, root, snapshot, need, on_sent)
             on_handed()
             request.end()
+        else:
+            raise WorkerError(f"{worker.host.name}: the worker answered out of turn")
     reply = request.reply
     run = reply.get("run")
     if not isinstance(run, dict) or run.get("id") != spec["id"]:
         raise WorkerError(f"{worker.host.name}: the worker answered for another run")
-    return Accepted(run, bool(reply.get("repeated")), int(reply.get("gpus") or 0), sent, sent_bytes)
+    gpus = reply.get("gpus") or 0
+    if not isinstance(gpus, int):
+        raise WorkerError(f"{worker.host.name}: the worker's answer cannot be read: gpus {gpus!r}")
+    return Accepted(run, bool(reply.get("repeated")), gpus, sent, sent_bytes)
 
 
 def _send_contents(
@@ -116,10 +125,11 @@ def fetch(
 ) -> tuple[list[Fetched], list[Fetch]]:
     """Bring artifacts below `top`: (those that are whole and verified, those that changed).
 
-    Each is written beside its place under a hidden name ending in `.part` and renamed when its
-    sha256 is the one the worker read; a log that grew is appended to in place, after its first part
-    was verified. What lay there before a failed pull is still there. Raises IntegrityError,
-    SpecError (no room here).
+    Each gathers in `PARTS` and is renamed into place when its sha256 is the one the worker read; of
+    a log that grew only the new bytes come, and the whole is verified. What lay there before a
+    failed pull is still there. A file whose first bytes here are not those of the worker any more
+    counts as changed: it is to be fetched from its first byte. Raises IntegrityError, SpecError
+    (no room here).
     """
     if not wanted:
         return [], []
@@ -137,7 +147,10 @@ def fetch(
         sums = request.reply.get("sums")
         if not isinstance(sums, list) or len(sums) != len(wanted):
             raise WorkerError(f"{worker.host.name}: the worker did not say the files' digests")
-        return sinks.finish(sums)
+        done = sinks.finish(sums)
+        with contextlib.suppress(OSError):  # others are still being gathered
+            (top / PARTS).rmdir()
+        return done
     except OSError as error:
         raise SpecError(f"{top}: {error.strerror}; what was there before is untouched") from error
     finally:
@@ -194,6 +207,9 @@ class _Sinks:
                 self._begin_empty(index)
             if self._sums[index].hexdigest() != said:
                 part.unlink(missing_ok=True)
+                if item.offset:
+                    changed.append(item)
+                    continue
                 raise IntegrityError(
                     f"{self._host}: {item.file.name} arrived damaged; type the same words again"
                 )
@@ -221,11 +237,12 @@ class _Sinks:
         file.close()
 
     def _open(self, item: Fetch) -> tuple[Any, Any]:
-        """The hidden file beside its place, with the bytes before the offset, and their sum."""
+        """The file it gathers in, with the bytes before the offset, and their sum."""
         part = part_path(self._top, item.file.name)
         make_parents(self._top, item.file.name)
+        part.parent.mkdir(mode=0o700, exist_ok=True)
         digest = hashlib.sha256()
-        if item.offset and not part.exists():
+        if item.offset and (not part.exists() or part.stat().st_size < item.offset):
             with open(self._top / item.file.name, "rb") as old, open(part, "wb") as new:
                 _copy(old, new, item.offset)
         if item.offset:
@@ -243,8 +260,8 @@ class _Sinks:
 
 def part_path(top: Path, name: str) -> Path:
     """Where a file's bytes gather until it is whole."""
-    place = top / name
-    return place.with_name(f".{place.name}{PART_SUFFIX}")
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
+    return top / PARTS / digest[:32]
 
 
 def make_parents(top: Path, name: str) -> None:

@@ -38,13 +38,23 @@ class _Walk:
     rules: _Rules
     rows: list[Row] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
+    left_out: int = 0
+    """Whatever did not travel, for whatever cause."""
+
+    def leave_out(self, rule: str) -> None:
+        self.skipped[rule] = self.skipped.get(rule, 0) + 1
+        self.left_out += 1
 
 
 def read_snapshot(root: Path) -> Snapshot:
     """The project folder as it is now. Raises SpecError for what cannot travel."""
     git = _Git(root)
-    walk = _Walk(os.fspath(root), _Rules(os.fspath(root), git))
-    _walk(walk, "")
+    try:
+        walk = _Walk(os.fspath(root), _Rules(os.fspath(root), git))
+        _walk(walk, "", None)
+    except BaseException:
+        git.stop()
+        raise
     rows = tuple(sorted(walk.rows, key=lambda row: str(row[0])))
     files = [row for row in rows if row[1] == "f"]
     code = dict(git.facts(), files=len(files), bytes=sum(row[3] for row in files))
@@ -54,15 +64,21 @@ def read_snapshot(root: Path) -> Snapshot:
 
 def read_content(root: Path, path: str, digest: str) -> bytes:
     """A file's content, which must still be what was read before. Raises SpecError."""
-    with open(os.path.join(root, path), "rb") as file:
-        data = file.read()
+    try:
+        with open(os.path.join(root, path), "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise _unreadable(path, error) from error
     if hashlib.sha256(data).hexdigest() != digest:
         raise SpecError(f"{_shown(path)} changed while it was sent; type the same words again")
     return data
 
 
-def _walk(walk: _Walk, folder: str) -> bool:
-    """Take in a folder; whether anything of it travels."""
+def _walk(walk: _Walk, folder: str, inherited: str | None) -> bool:
+    """Take in a folder; whether anything of it travels.
+
+    inherited: the file whose rule leaves the folder out, when only what is brought back travels.
+    """
     any_row = False
     try:
         entries = sorted(os.scandir(os.path.join(walk.root, folder)), key=lambda entry: entry.name)
@@ -72,16 +88,19 @@ def _walk(walk: _Walk, folder: str) -> bool:
     for entry in entries:
         path = f"{folder}/{entry.name}" if folder else entry.name
         if _never(path):
+            walk.left_out += 1
             continue
         is_folder = entry.is_dir(follow_symlinks=False)
-        rule = walk.rules.why_ignored(path, is_folder)
+        rule = walk.rules.why_ignored(path, is_folder, inherited)
         if rule is not None and not (is_folder and walk.rules.may_bring_back):
-            walk.skipped[rule] = walk.skipped.get(rule, 0) + 1
+            walk.leave_out(rule)
             continue
         if is_folder:
-            if _walk(walk, path):
+            left_out = walk.left_out
+            if _walk(walk, path, rule):
                 any_row = True
-            elif rule is None:
+            elif rule is None and walk.left_out == left_out:
+                # really empty; git takes one of whose contents nothing travels for left out itself
                 walk.rows.append((path, "d", 0, 0, ""))
                 any_row = True
         elif entry.is_symlink():
@@ -91,7 +110,7 @@ def _walk(walk: _Walk, folder: str) -> bool:
             walk.rows.append(_file_row(walk.root, path))
             any_row = True
         else:
-            walk.skipped["not a file"] = walk.skipped.get("not a file", 0) + 1
+            walk.leave_out("not a file")
     return any_row
 
 
@@ -156,11 +175,14 @@ class _Rules:
         self._nested: list[tuple[str, GitIgnoreSpec]] = []
         self._own = _read_spec(os.path.join(root, RUNNERIGNORE))
         self.may_bring_back = _brings_back(os.path.join(root, RUNNERIGNORE))
-        self._git_ignored = git.ignored(collapse=not self.may_bring_back)
+        self._git_ignored = git.ignored()
 
     def enter(self, folder: str) -> None:
-        """Read the rules a folder adds (only where git does not say it)."""
+        """Read the rules a folder adds; where git says what is ignored, only a repository adds."""
         if self._git_ignored is not None:
+            if folder and os.path.lexists(os.path.join(self._root, folder, ".git")):
+                inner = _Git(Path(self._root, folder), facts=False).ignored() or ()
+                self._git_ignored |= {f"{folder}/{name}" for name in inner}
             return
         self._nested = [
             (prefix, spec)
@@ -171,31 +193,54 @@ class _Rules:
         if spec is not None:
             self._nested.append((folder, spec))
 
-    def why_ignored(self, path: str, is_folder: bool) -> str | None:
+    def why_ignored(self, path: str, is_folder: bool, inherited: str | None) -> str | None:
         """The file whose rule leaves this path out, or None."""
         name = path + "/" if is_folder else path
         if self._own is not None:
-            verdict = self._own.check_file(name).include
+            verdict = self._own.check_file(_byte_by_byte(name)).include
             if verdict is not None:
                 return RUNNERIGNORE if verdict else None
+        if inherited is not None:
+            return inherited
         if self._git_ignored is not None:
             return ".gitignore" if name in self._git_ignored else None
         ignored = False
         for prefix, spec in self._nested:
+            if prefix and not name.startswith(prefix + "/"):
+                continue  # rules of a folder beside this one, just walked through
             inside = name[len(prefix) + 1 :] if prefix else name
-            verdict = spec.check_file(inside).include
+            verdict = spec.check_file(_byte_by_byte(inside)).include
             ignored = ignored if verdict is None else verdict
         return ".gitignore" if ignored else None
 
 
 def _read_spec(path: str) -> GitIgnoreSpec | None:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return GitIgnoreSpec.from_lines(file.read().splitlines())
+        with open(path, "rb") as file:
+            text = file.read().removeprefix(b"\xef\xbb\xbf").decode("latin-1")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}") from error
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError:
+        return GitIgnoreSpec.from_lines(line for line in lines if _is_rule(line))
+
+
+def _byte_by_byte(name: str) -> str:
+    """A name with a character for each byte, as rules are read: to git `?` is one byte."""
+    return name if name.isascii() else os.fsencode(name).decode("latin-1")
+
+
+def _is_rule(line: str) -> bool:
+    """Whether a line means anything; git passes over one that does not."""
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except ValueError:
+        return False
+    return True
 
 
 def _brings_back(path: str) -> bool:
@@ -209,17 +254,27 @@ def _brings_back(path: str) -> bool:
 class _Git:
     """What git says of a folder; everything is None or empty where it says nothing."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, facts: bool = True) -> None:
         self._root = root
-        self._status = self._start("status", "--porcelain=v2", "--branch", "-z", "--", ".")
+        words = ("status", "--porcelain=v2", "--branch", "-z", "--", ".")
+        self._status = self._start(*words) if facts else None
 
-    def ignored(self, collapse: bool) -> frozenset[str] | None:
-        """Ignored paths relative to the root, folders with a `/`; None where git cannot say."""
-        words = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard"]
-        done = self._finish(self._start(*words, *(["--directory"] if collapse else [])))
-        if done is None:
-            return None
-        return frozenset(name for name in done.split("\0") if name)
+    def stop(self) -> None:
+        """Nobody wants the facts any more."""
+        if self._status is not None:
+            self._status.kill()
+            self._status.communicate()
+
+    def ignored(self) -> frozenset[str] | None:
+        """Ignored paths relative to the root, folders with a `/` for all below them.
+
+        None where git cannot say, and where the whole root is ignored: then it is only by chance
+        inside somebody's work tree (a home folder kept in git).
+        """
+        words = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
+        done = self._finish(self._start(*words))
+        found = frozenset((done or "").split("\0")) - {""}
+        return None if done is None or "./" in found else found
 
     def facts(self) -> dict[str, Any]:
         """{"commit", "branch", "edited"}: the last is how many files differ from the commit."""

@@ -169,7 +169,17 @@ def plain_path(path: object) -> bool:
         and 0 < len(path) <= 4096
         and "\0" not in path
         and all(part not in ("", ".", "..") and len(part) <= 1024 for part in path.split("/"))
+        and _is_encodable(path)
     )
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether a file can have this name: JSON may hold surrogates that no byte stands for."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -227,6 +237,8 @@ class RunStatus:
         values = {key: value for key, value in body.items() if key in known}
         if not isinstance(values.get("id"), str) or not isinstance(values.get("state"), str):
             raise WireError("a run without id or state")
+        if not plain_path(values["id"]) or "/" in values["id"]:
+            raise WireError("a run whose id is no name")
         for item in fields(cls):
             if item.name in values:
                 _check_type(item.name, values[item.name])

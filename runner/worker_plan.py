@@ -104,7 +104,7 @@ def _check_workspace(host: Host, facts: HostFacts) -> None:
         raise ProvisionError(f"{where} holds .ssh; name a folder of its own")
     if "exists" in marks and "folder" not in marks:
         raise ProvisionError(f"{where} is no folder")
-    if "exists" in marks and "own" not in marks:
+    if "exists" in marks and not marks & {"own", "stand-in"}:
         raise ProvisionError(f"{where} belongs to another account")
     if any(sign in facts.workspace for sign in ':,"\n'):
         raise ProvisionError(f"{where}: Docker cannot mount a folder with such signs in its path")

@@ -55,13 +55,16 @@ def _cancel(
 
 
 def _report(host: str, run: str, row: Mapping[str, Any]) -> CancelReport:
-    return CancelReport(
-        run=run,
-        host=host,
-        outcome=row.get("outcome"),
-        ended_before=bool(row.get("ended_before")),
-        processes=int(row.get("processes") or 0),
-        seconds=float(row.get("seconds") or 0.0),
-        gpus=tuple(card for card in row.get("gpus") or [] if isinstance(card, dict)),
-        left=tuple(int(pid) for pid in row.get("left") or []),
-    )
+    try:
+        return CancelReport(
+            run=run,
+            host=host,
+            outcome=row.get("outcome"),
+            ended_before=bool(row.get("ended_before")),
+            processes=int(row.get("processes") or 0),
+            seconds=float(row.get("seconds") or 0.0),
+            gpus=tuple(card for card in row.get("gpus") or [] if isinstance(card, dict)),
+            left=tuple(int(pid) for pid in row.get("left") or []),
+        )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise WorkerError(f"{host}: what became of {run} cannot be read: {error}") from error

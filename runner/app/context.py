@@ -73,6 +73,16 @@ def seen(ctx: Context, worker: Worker, body: Any) -> RunOnHost:
     return RunOnHost(status, contact, is_pulled(ctx, status.id))
 
 
+def seen_one(ctx: Context, worker: Worker, run: str, rows: list[Any]) -> RunOnHost | None:
+    """The one run that was asked for; None when its worker does not know it. Raises WorkerError."""
+    if not rows:
+        return None
+    found = seen(ctx, worker, rows[0])
+    if found.id != run:
+        raise WorkerError(f"{worker.host.name}: the worker answered for another run")
+    return found
+
+
 def last_seen(ctx: Context, run: str, error: str | None = None) -> RunOnHost | None:
     """A run as the records know it, its host being out of reach."""
     record = ctx.store.record(run)

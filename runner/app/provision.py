@@ -122,9 +122,14 @@ class _Making:
         probe = self._maker.probe(plan)
         if not probe.matmul:
             raise ProvisionError(f"{self._host.name}: torch computes wrongly there")
-        gpus = plural(probe.seen_gpus, "GPU") if probe.seen_gpus else "no GPU"
         unusable = probe.seen_gpus and not probe.cuda_gpus
-        hint = ", of which torch can use none" if unusable else ""
+        if unusable and probe.built_for_cuda:
+            raise ProvisionError(
+                f"{self._host.name}: the container shows its GPUs, but torch cannot use them",
+                "after a driver upgrade the machine may need a restart",
+            )
+        gpus = plural(probe.seen_gpus, "GPU") if probe.seen_gpus else "no GPU"
+        hint = " this torch has no use for" if unusable else ""
         started = f"up in {took(up_s)}; " if not plan.is_done else "was up; "
         self._report.note(f"worker     {started}torch {probe.torch}: {gpus}{hint}, matmul ok")
         return probe

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runner import manifest, states, sync
-from runner.app.context import Context, seen
+from runner.app.context import Context, seen_one
 from runner.app.results import PullReport
 from runner.app.runs import RunRef
 from runner.endpoint import Worker
-from runner.errors import IntegrityError, SpecError, WorkerError
-from runner.manifest import Fetch, Known, LocalFile, PullPlan
+from runner.errors import IntegrityError, NotFound, SpecError, WorkerError
+from runner.manifest import Fetch, Known, LocalFile
 
 ROUNDS = 3
 """How often a file that changes while it is read is tried."""
@@ -33,6 +33,7 @@ def pull(ctx: Context, ref: RunRef, to: Path | None = None) -> PullReport:
     with ctx.connect(ctx.host(ref.host)) as worker:
         book = _Book(ctx, ref.id, top)
         files = count_bytes = 0
+        afresh: set[str] = set()
         for _ in range(ROUNDS):
             listing, rows = worker.call("list", run=ref.id)
             remote, refused = manifest.read_listing(rows)
@@ -43,10 +44,10 @@ def pull(ctx: Context, ref: RunRef, to: Path | None = None) -> PullReport:
             plan = manifest.plan_pull(
                 remote, book.known, _local(top, [f.name for f in remote]), book.parts(remote)
             )
-            progress.plan(plan)
-            done, changed = sync.fetch(
-                worker, ref.id, list(plan.fetch), top, on_bytes=progress.on_bytes
-            )
+            wanted = [Fetch(item.file) if item.file.name in afresh else item for item in plan.fetch]
+            progress.plan(wanted)
+            done, changed = sync.fetch(worker, ref.id, wanted, top, on_bytes=progress.on_bytes)
+            afresh |= {item.file.name for item in changed}
             book.add(done)
             files += len(done)
             count_bytes += sum(item.fetch.file.size - item.fetch.offset for item in done)
@@ -71,9 +72,10 @@ def pull(ctx: Context, ref: RunRef, to: Path | None = None) -> PullReport:
 
 def _status(ctx: Context, worker: Worker, ref: RunRef) -> Any:
     _, rows = worker.call("runs", ids=[ref.id], full=True)
-    if not rows:
-        raise WorkerError(f"{ref.host}: the run is gone while it was pulled")
-    return seen(ctx, worker, rows[0])
+    run = seen_one(ctx, worker, ref.id, rows)
+    if run is None:
+        raise NotFound(f"{ref.host}: {ref.id} went away while it was pulled")
+    return run
 
 
 class _Book:
@@ -123,8 +125,8 @@ class _Progress:
         self._began = time.monotonic()
         self._said = 0.0
 
-    def plan(self, plan: PullPlan) -> None:
-        self._whole = sum(item.file.size - item.offset for item in plan.fetch)
+    def plan(self, wanted: Sequence[Fetch]) -> None:
+        self._whole = sum(item.file.size - item.offset for item in wanted)
         self._done = 0
         self._began = time.monotonic()
 
@@ -172,5 +174,8 @@ def _write_records(top: Path, listing: Mapping[str, Any]) -> None:
         if isinstance(body, dict) and "env" in body:
             body["env"] = dict.fromkeys(body["env"], "…")
         temporary = top / f".{key}.json.part"
-        temporary.write_text(json.dumps(body, indent=2, sort_keys=True) + "\n")
-        temporary.replace(top / f"{key}.json")
+        try:
+            temporary.write_text(json.dumps(body, indent=2, sort_keys=True) + "\n")
+            temporary.replace(top / f"{key}.json")
+        except OSError as error:
+            raise SpecError(f"{top / key}.json cannot be written: {error.strerror}") from error

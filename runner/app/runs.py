@@ -9,10 +9,19 @@ from typing import Any
 
 from runner.app.context import Context, last_seen, on_hosts, seen
 from runner.app.results import Contact, Curve, Listing, RunOnHost
-from runner.errors import HostError, NotFound, ProvisionError, RunnerError, SpecError
+from runner.errors import (
+    HostError,
+    NotFound,
+    ProvisionError,
+    RunnerError,
+    SpecError,
+    Unreachable,
+)
 from runner.model import Host
 
 LATEST = "latest"
+_TOLD = (Unreachable, ProvisionError)
+"""What a listing can say in a line. A changed key, asked for by the host's name, is raised."""
 CURVE_POINTS = 2000
 
 
@@ -39,6 +48,8 @@ def list_runs(ctx: Context, host: str | None = None, everyone: bool = False) -> 
             runs += found[0]
             contacts.append(found[1])
             continue
+        if host is not None and error is not None and not isinstance(error, _TOLD):
+            raise error
         contacts.append(_silent(ctx, each, error))
         runs += _remembered(ctx, each, error, everyone)
     runs.sort(key=lambda run: (run.status.submitted_at or 0, run.id))
@@ -49,8 +60,11 @@ def find(ctx: Context, text: str | None) -> list[RunRef]:
     """The runs that a word means: an id, a unique prefix, `latest`, `name:TEXT` or `tag:TEXT`.
 
     None is `latest`. Records answer first; hosts are asked for what is not there. Raises NotFound,
-    SpecError for a prefix that several runs share.
+    SpecError for a prefix that several runs share, and for an empty word: an unset variable of a
+    script must not mean a run.
     """
+    if text == "":
+        raise SpecError("an empty word means no run", "runner ps")
     word = text or LATEST
     exact = ctx.store.record(word)
     if exact is not None and word != LATEST:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from runner.app.context import Context, last_seen, seen
+from runner.app.context import Context, last_seen, seen_one
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
-from runner.errors import HostError, NotFound, ProvisionError
+from runner.errors import NotFound, ProvisionError, Unreachable
 
 
 def status(ctx: Context, ref: RunRef) -> RunOnHost:
@@ -16,8 +16,8 @@ def status(ctx: Context, ref: RunRef) -> RunOnHost:
     try:
         with ctx.connect(ctx.host(ref.host)) as worker:
             _, rows = worker.call("runs", ids=[ref.id], full=True)
-            found = seen(ctx, worker, rows[0]) if rows else None
-    except (HostError, ProvisionError) as error:
+            found = seen_one(ctx, worker, ref.id, rows)
+    except (Unreachable, ProvisionError) as error:
         found = last_seen(ctx, ref.id, str(error))
         if found is None:
             raise

@@ -11,7 +11,7 @@ from runner.app.context import Context, seen
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
 from runner.endpoint import Worker, wire_json
-from runner.errors import HostError, WorkerError
+from runner.errors import Unreachable, WorkerError
 
 RETRY_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
@@ -43,7 +43,7 @@ def tail(
                 result = follower.run(worker)
                 ctx.report.done()
                 return result
-        except HostError as error:
+        except Unreachable as error:
             if not follow or not follower.began:
                 raise
             if lost_at is None:

@@ -8,6 +8,7 @@ import time
 from runner import __version__, wire
 from runner.app.context import Context, on_hosts
 from runner.app.results import Contact, WorkerVersion
+from runner.errors import ProvisionError, Unreachable
 from runner.model import Host
 
 HERE = "here"
@@ -20,7 +21,10 @@ def version(ctx: Context, host: str | None) -> list[WorkerVersion]:
     if host is None:
         return rows
     for each, found, error in on_hosts([ctx.host(host)], lambda one: _ask(ctx, one)):
-        silent = Contact(each.name, "unreachable", None, str(error))
+        if error is not None and not isinstance(error, (Unreachable, ProvisionError)):
+            raise error
+        state = "no-worker" if isinstance(error, ProvisionError) else "unreachable"
+        silent = Contact(each.name, state, None, str(error))
         rows.append(found or WorkerVersion(each.name, silent))
     ctx.report.done()
     return rows

@@ -12,11 +12,11 @@ from runner.app.context import Context, seen
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef, by_host
 from runner.endpoint import wire_json
-from runner.errors import HostError, RunnerError, TimedOut
+from runner.errors import NotFound, TimedOut, Unreachable
 from runner.model import Host
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-Found = tuple[list[RunOnHost], RunnerError | None]
+Found = tuple[list[RunOnHost], Exception | None]
 
 
 def wait(ctx: Context, refs: Sequence[RunRef], timeout_s: float | None) -> list[RunOnHost]:
@@ -60,13 +60,16 @@ def _wait_on(ctx: Context, host: Host, ids: list[str], answers: queue.SimpleQueu
                     ctx.report.step(f"{run.id}  {run.status.state}")
                     if run.status.state == states.ENDED:
                         done[run.id] = run
+            gone = [run for run in ids if run not in done]
+            if gone:
+                raise NotFound(f"{host.name}: no run {gone[0]} there any more", "runner ps --all")
             answers.put(([done[run] for run in ids], None))
             return
-        except HostError as error:
+        except Unreachable as error:
             pause = RETRY_WAITS_S[min(tries, len(RETRY_WAITS_S) - 1)]
             tries += 1
             ctx.report.step(f"{error}; its runs may well be running; asking again")
             time.sleep(pause)
-        except RunnerError as error:
+        except Exception as error:  # the edge of a thread: whoever waits must hear of it
             answers.put(([], error))
             return

@@ -66,6 +66,14 @@ def test_closing_wakes_a_reader_and_a_writer() -> None:
     carrier.close()
 
 
+def test_closing_wakes_a_reader_though_a_stranger_holds_the_pipe() -> None:
+    carrier = start("sh", "-c", "sleep 5 2>/dev/null & exec sleep 60")
+    threading.Timer(0.2, carrier.close).start()
+    began = time.monotonic()
+    assert carrier.read(1) == b"" and time.monotonic() - began < 2
+    carrier.close()
+
+
 def test_closing_ends_the_program_though_it_ignores_term() -> None:
     carrier = start("sh", "-c", "trap '' TERM; echo $$; while :; do sleep 1; done")
     pid = int(carrier.read(20))

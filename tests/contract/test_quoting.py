@@ -38,6 +38,13 @@ def test_every_login_shell_makes_the_same_words_of_it(shell: str, argv: list[str
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, want, b"")
 
 
+@pytest.mark.parametrize("argv", ARGVS)
+def test_no_line_holds_what_some_shell_reads_in_single_quotes(argv: list[str]) -> None:
+    line = login_shell_line(argv)
+    assert not {"!", "\n"} & set(line) and line.isascii()
+    assert "\\\\" not in line and "\\'" not in line
+
+
 def test_a_line_of_harmless_words_stays_readable() -> None:
     assert login_shell_line(["docker", "ps", "-a b"]) == "exec docker ps '-a b'"
 
