@@ -24,7 +24,7 @@ from runner.errors import (
     RunnerError,
     SpecError,
 )
-from runner.usage import Commands, colour_option, output_options, usage_error
+from runner.usage import Commands, colour_option, output_options, split_argv, usage_error
 
 if TYPE_CHECKING:
     from runner.app.context import Context
@@ -62,6 +62,8 @@ def _context(out: Output) -> Context:
 
 
 def _keys(words: Sequence[str], *allowed: str) -> dict[str, str]:
+    if not words:
+        return {}
     from runner.spec import parse_keys
 
     return parse_keys(words, allowed)
@@ -505,8 +507,6 @@ def version(words: Sequence[str], as_json: bool, colour: str) -> int:
 
 def _run(argv: Sequence[str], invocation: Invocation) -> int:
     """One call, errors not yet turned."""
-    from runner.spec import split_argv
-
     before, invocation.command = split_argv(argv)
     if invocation.command is not None and before[:1] != ["submit"]:
         raise SpecError("only submit takes a command after --", "runner submit --help")

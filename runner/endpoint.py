@@ -44,17 +44,20 @@ _Inbox = queue.SimpleQueue["tuple[int, bytes] | None"]
 
 _STUB = """
 import os,sys
-d,n={digest!r},{size}
+d={digest!r}
 w=os.environ.get("RUNNER_WORKSPACE")
 w=w or os.path.join(os.path.expanduser("~"),".local/share/runner/workspace")
 p=os.path.join(w,".runner","bundles",d)
 if not os.path.isdir(p):
     os.write(1,{need!r})
-    b=b""
-    while len(b)<n:
-        c=os.read(0,n-len(b))
-        if not c: sys.exit(3)
-        b+=c
+    def r(n):
+        b=b""
+        while len(b)<n:
+            c=os.read(0,n-len(b))
+            if not c: sys.exit(3)
+            b+=c
+        return b
+    b=r(int(r(8)))
     import hashlib,io,tarfile,zlib
     b=zlib.decompress(b)
     if hashlib.sha256(b).hexdigest()!=d: sys.exit("runner: the worker program arrived damaged")
@@ -86,7 +89,6 @@ class Worker:
         self.host = host
         self._patience_s = patience_s
         self._bundle = content.bundle()
-        self._zipped = zlib.compress(self._bundle.data, 6)
         self._carrier: Carrier = carriers.open_carrier(host, self._argv())
         self._began = self._heard = time.monotonic()
         self._hello: dict[str, Any] | None = None
@@ -222,7 +224,8 @@ class Worker:
             need = seen.find(_NEED_BUNDLE)
             if need >= 0:
                 del seen[need : need + len(_NEED_BUNDLE)]
-                self._carrier.write(self._zipped)
+                zipped = zlib.compress(self._bundle.data, 6)
+                self._carrier.write(b"%08d" % len(zipped) + zipped)
             at = seen.find(wire.MAGIC)
             if at >= 0:
                 rest = bytes(seen[at + len(wire.MAGIC) :])
@@ -279,7 +282,7 @@ class Worker:
         )
 
     def _argv(self) -> list[str]:
-        stub = _STUB.format(digest=self._bundle.digest, size=len(self._zipped), need=_NEED_BUNDLE)
+        stub = _STUB.format(digest=self._bundle.digest, need=_NEED_BUNDLE)
         # only harmless characters, whatever shell the account has
         program = f'exec(bytes.fromhex("{stub.strip().encode().hex()}"))'
         python = sys.executable if self.host.runtime == "local" else "python3"

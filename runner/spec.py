@@ -87,15 +87,6 @@ class RunPlan:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def split_argv(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """The argv before the first `--`, and what stands after it (None when there is no `--`)."""
-    words = list(argv)
-    if "--" not in words:
-        return words, None
-    cut = words.index("--")
-    return words[:cut], words[cut + 1 :]
-
-
 def parse_submit(
     words: Sequence[str],
     command: Sequence[str] | None,

@@ -21,6 +21,15 @@ LATER_OPTIONS = (
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def split_argv(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """The argv before the first `--`, and what stands after it (None when there is no `--`)."""
+    words = list(argv)
+    if "--" not in words:
+        return words, None
+    cut = words.index("--")
+    return words[:cut], words[cut + 1 :]
+
+
 def output_options(function: Function) -> Function:
     """`--json` and `--color`, which every command takes."""
     json_option = click.option(

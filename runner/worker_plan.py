@@ -297,7 +297,7 @@ def _options(
         "--env=RUNNER_WORKSPACE=/workspace",
         "--env=RUNNER_LEASES=/leases",
         "--env=RUNNER_WORKER_CONFIG=/etc/runner/worker/worker.json",
-        # torch's rendezvous looks up the machine's own name (facts/container.md F2)
+        # torch's rendezvous looks up the machine's own name
         f"--hostname={name}",
         f"--add-host={name}:127.0.0.1",
         "--log-driver=local",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -112,5 +111,7 @@ def on_hosts(
 
     if len(listed) == 1:
         return [attempt(listed[0])]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(max_workers=min(MOST_HOSTS_AT_ONCE, max(1, len(listed)))) as pool:
         return list(pool.map(attempt, listed))

@@ -48,26 +48,26 @@ def submit(
     plan = resolve(request, job, host)
     if plan.image is not None:
         inventory.find_image(ctx.images, plan.image)
-    ctx.report.step("reading the project folder")
-    snapshot = tree.read_snapshot(ctx.project.root)
-    _check_entry(plan, snapshot)
-    words = intent_words(request)
-    intent = _take_up(ctx, host, words, snapshot)
-    if intent is None:
-        spec = make_spec(ctx, host, plan, snapshot, draw)
-        spec["given"] = sorted({*request.params, *_drawn(plan.params)})
-        intent = ctx.store.write_intent(
-            {"id": spec["id"], "words": words, "at": time.time(), "host": host.name, "spec": spec}
-        )
-    with Held() as held:
-        try:
-            accepted = _hand_over(ctx, host, snapshot, intent, held)
-        except BaseException as error:
-            _leave(intent, error, held)
-            raise
-        _tell(ctx, host, snapshot, accepted)
-        announce(intent.id)
-        intent.close()
+    # the connection is made while the folder is read; nothing is asked over it yet
+    with ctx.connect(host) as worker:
+        snapshot = tree.read_snapshot(ctx.project.root)
+        _check_entry(plan, snapshot)
+        words = intent_words(request)
+        intent = _take_up(ctx, host, words, snapshot)
+        if intent is None:
+            spec = make_spec(ctx, host, plan, snapshot, draw)
+            spec["given"] = sorted({*request.params, *_drawn(plan.params)})
+            body = {"id": spec["id"], "words": words, "at": time.time(), "host": host.name}
+            intent = ctx.store.write_intent({**body, "spec": spec})
+        with Held() as held:
+            try:
+                accepted = _hand_over(ctx, worker, snapshot, intent, held)
+            except BaseException as error:
+                _leave(intent, error, held)
+                raise
+            _tell(ctx, host, snapshot, accepted)
+            announce(intent.id)
+            intent.close()
     return [intent.id]
 
 
@@ -162,13 +162,16 @@ def _ask(ctx: Context, host: Host, run: str) -> Any:
 
 
 def _hand_over(
-    ctx: Context, host: Host, snapshot: Snapshot, intent: Intent, held: Held
+    ctx: Context, worker: Worker, snapshot: Snapshot, intent: Intent, held: Held
 ) -> sync.Accepted:
-    """Send until the worker has answered; a lost link is tried again with the same id."""
+    """Send until the worker has answered; a lost link is made again, with the same id."""
+    host = worker.host
     for wait_s in (*RETRY_WAITS_S, None):
         try:
-            with ctx.connect(host) as worker:
+            if wait_s == RETRY_WAITS_S[0]:
                 return _send(ctx, worker, snapshot, intent, held)
+            with ctx.connect(host) as again:
+                return _send(ctx, again, snapshot, intent, held)
         except LinkLost as error:
             if wait_s is None:
                 raise OutcomeUnknown(

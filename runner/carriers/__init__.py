@@ -49,7 +49,8 @@ def open_session(host: Host) -> Session:
 
     if host.transport == "openssh" and have_ssh():
         return open_openssh_session(host)
-    from runner.carriers.fabric import NotHonoured, open_fabric_session
+    from runner.carriers.fabric import open_fabric_session
+    from runner.carriers.fabric_link import NotHonoured
 
     try:
         return open_fabric_session(host)

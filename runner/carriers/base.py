@@ -10,7 +10,7 @@ from typing import Protocol
 from runner.errors import RunnerError
 
 CONNECT_TIMEOUT_S = 20
-"""How long a host may take to answer (design.md section 2)."""
+"""How long a host may take to answer."""
 ALIVE_INTERVAL_S = 5
 ALIVE_COUNT = 3
 TROUBLE_BYTES = 16 * 1024

@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from runner.carriers import open_carrier, open_session
-from runner.carriers.fabric import FabricCarrier, FabricSession, NotHonoured
+from runner.carriers.fabric import FabricCarrier, FabricSession
+from runner.carriers.fabric_link import NotHonoured
 from runner.errors import AuthRefused, HostKeyError
 from runner.model import Host
 from tests.helpers.become import become

@@ -10,7 +10,7 @@ import paramiko.auth_strategy
 import paramiko.ssh_exception
 import pytest
 
-from runner.carriers.fabric import translate, translated
+from runner.carriers.fabric_link import translate, translated
 from runner.carriers.ssh_config import Hop, Route, SshConfig, Target
 from runner.errors import AuthRefused, HostError, HostKeyError, RunnerError, SpecError, Unreachable
 

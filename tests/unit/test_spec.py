@@ -8,7 +8,8 @@ import pytest
 
 from runner.errors import SpecError
 from runner.model import Host, JobSpec
-from runner.spec import SubmitRequest, parse_keys, parse_submit, resolve, split_argv
+from runner.spec import SubmitRequest, parse_keys, parse_submit, resolve
+from runner.usage import split_argv
 
 LOCAL = Host("local", runtime="local")
 JOB = JobSpec(
