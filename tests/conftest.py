@@ -55,9 +55,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME,…",
         help=f"fail, not skip, tests that lack one of: {', '.join(NEEDS)}; or: all",
     )
+    parser.addoption("--slow", action="store_true", help="run the long tests, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes long; left out unless --slow is given")
     for name, meaning in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: needs {meaning} (follows from the fixture)")
     unknown = required(config) - set(NEEDS)
@@ -67,7 +69,11 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--slow"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
     for item in items:
         for name in NEEDS:
             if name in getattr(item, "fixturenames", ()):
