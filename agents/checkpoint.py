@@ -1,0 +1,196 @@
+"""Checkpoints: folders that appear by rename and never change, as the runner wants them.
+
+Shipped agents write `step-000050000/`:
+
+    manifest.json    {"format":1,"step":n,"metrics":{"eval/return":487.2},
+                      "files":{name:{"bytes":n,"sha256":hex}}}, every other file in it
+    model.pt         tensors, numbers, strings, bytes, lists, dicts: torch.load(weights_only=True)
+    env-rank0.bin    what only the agent that wrote it reads back, one a rank (a pickle)
+    replay-rank0-…   segments of replay memory, hard-linked from checkpoint to checkpoint
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from runtime import Refused, Run
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """What the manifest says of one file."""
+
+    bytes: int
+    sha256: str
+
+
+def write_file(path: Path, data: bytes | memoryview) -> StoredFile:
+    """Write and fsync a new file; its size and digest."""
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return StoredFile(len(data), hashlib.sha256(data).hexdigest())
+
+
+def digest_file(path: Path) -> StoredFile:
+    """What the manifest should say of a file."""
+    data = path.read_bytes()
+    return StoredFile(len(data), hashlib.sha256(data).hexdigest())
+
+
+def digest(vector: torch.Tensor) -> str:
+    """SHA-256 of a CPU vector's bytes."""
+    return hashlib.sha256(vector.numpy().tobytes()).hexdigest()
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def canonical(value: Any) -> Any:
+    """An equal value whose equal strings are one object.
+
+    Pickle writes an object it has met as a reference: without this a resumed training, with its
+    strings read from a file, would write other bytes for the same state.
+    """
+    if isinstance(value, str):
+        return sys.intern(value)
+    if isinstance(value, dict):
+        return {canonical(k): canonical(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(canonical(v) for v in value)
+    return value
+
+
+class Segmented(Protocol):
+    """Memory kept in files that later checkpoints link (replay.Replay)."""
+
+    def save(self, folder: Path) -> dict[str, StoredFile]:
+        """Write or link the files into `folder`."""
+
+    def kept_in(self, folder: Path, files: dict[str, StoredFile]) -> None:
+        """Know that they lie there now."""
+
+
+def write(
+    run: Run,
+    memory: Segmented | None,
+    *,
+    step: int,
+    metrics: dict[str, float],
+    state: dict[str, Any],
+    own: dict[str, bytes],
+) -> Path:
+    """Write `step-000000123/` and return its path; a collective call.
+
+    state: rank 0's part, becomes model.pt. own: contents of this rank's files by name, beside
+    those of its memory. A checkpoint that is already there stays as it is. Raises OSError, nothing
+    left behind.
+    """
+    final = run.checkpoints / f"step-{step:09d}"
+    part = run.checkpoints / f"step-{step:09d}.tmp"
+    try:
+        if run.rank == 0:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+        run.gather(None)
+        segments = memory.save(part) if memory else {}
+        stored = {**segments, **{n: write_file(part / n, data) for n, data in own.items()}}
+        if run.rank == 0:
+            buffer = io.BytesIO()
+            torch.save(canonical(state), buffer)
+            stored["model.pt"] = write_file(part / "model.pt", buffer.getbuffer())
+        everyone, placed = run.gather(stored), True
+        if run.rank == 0:
+            files = {n: asdict(f) for each in everyone for n, f in sorted(each.items())}
+            manifest = {"format": 1, "step": step, "metrics": metrics, "files": files}
+            write_file(
+                part / "manifest.json", json.dumps(manifest, indent=1, allow_nan=False).encode()
+            )
+            sync_folder(part)
+            try:
+                part.rename(final)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+                shutil.rmtree(part)
+                placed = False
+            sync_folder(run.checkpoints)
+        placed = run.gather(placed)[0]
+    except BaseException:
+        if run.rank == 0:
+            shutil.rmtree(part, ignore_errors=True)
+        raise
+    if memory and placed:  # what lies there already need not be the same bytes
+        memory.kept_in(final, segments)
+    return final
+
+
+def check_fits(folder: Path, made_with: dict[str, Any], now: dict[str, Any], keys: str) -> None:
+    """Raise Refused when an option that shapes the state differs; keys: their names."""
+    for key in keys.split():
+        if made_with[key] != now[key]:
+            raise Refused(f"{key} is {now[key]}, but {folder} was made with {made_with[key]}")
+
+
+def remove_leftovers(run: Run) -> None:
+    """Delete the unfinished checkpoints of an attempt that was killed."""
+    if run.rank == 0:
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        for part in run.checkpoints.glob("step-*.tmp"):
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def read_manifest(checkpoint: Path) -> dict[str, StoredFile]:
+    """The files of a checkpoint as its manifest has them. Raises Refused."""
+    try:
+        manifest = json.loads((checkpoint / "manifest.json").read_text("utf-8"))
+        return {name: StoredFile(**entry) for name, entry in manifest["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(f"{checkpoint}: its manifest cannot be read: {error}") from error
+
+
+def read_model(checkpoint: Path) -> dict[str, Any]:
+    """model.pt on the CPU, whatever device wrote it. Raises Refused."""
+    try:
+        state: dict[str, Any] = torch.load(
+            checkpoint / "model.pt", map_location="cpu", weights_only=True
+        )
+    except Exception as error:  # torch raises many kinds for a file that is none of its own
+        raise Refused(f"{checkpoint}: not a checkpoint that can be read: {error}") from error
+    return state
+
+
+def best_checkpoint(folder: Path, metric: str) -> Path:
+    """`folder` itself if it is a checkpoint, else the one in it with the highest `metric`.
+
+    Of equals the latest; without any measured one the latest. Raises Refused when there is none.
+    """
+    if (folder / "manifest.json").is_file():
+        return folder
+    found = []
+    for path in folder.glob("step-*/manifest.json"):
+        if not path.parent.name.endswith(".tmp"):
+            manifest = json.loads(path.read_text("utf-8"))
+            score = manifest["metrics"].get(metric, -math.inf)
+            found.append((score, manifest["step"], path.parent))
+    if not found:
+        raise Refused(f"{folder}: no checkpoint there")
+    return max(found)[2]

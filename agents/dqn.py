@@ -1,0 +1,374 @@
+"""Deep Q-learning with double estimates, for flat observations and discrete actions.
+
+Sources: Mnih et al., "Human-level control through deep reinforcement learning" (2015); van
+Hasselt et al., "Deep Reinforcement Learning with Double Q-learning" (2016); hyperparameters
+after rl-baselines3-zoo. The learning rate falls to `lr_end`, and evaluation and checkpoints'
+users act by an average of the parameters, so that the last parameters are good ones too
+(Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", 1992).
+
+By hand:   python agents/dqn.py steps=50000 seed=1
+Evaluate:  python agents/dqn.py evaluate=CHECKPOINT episodes=100 seed=0
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import runtime  # first: it sets how many threads torch and numpy start when they are imported
+
+# isort: split
+import checkpoint
+import episodes
+import numpy as np
+import torch
+import torch.nn.functional as F
+from episodes import Episodes, launch
+from numpy.typing import NDArray
+from replay import Replay
+from runtime import Fault, NumpyNetwork, Reporter, Run, Stopped
+from torch import Tensor, nn
+
+Floats = NDArray[np.float32]
+
+# options
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a training is told; agents/dqn.toml has the same names and defaults."""
+
+    env: str = "CartPole-v1"  # an id of gymnasium, or module:id
+    steps: int = 50_000  # environment steps in all, over all ranks
+    seed: int = -1  # drawn when negative
+    num_envs: int = 1  # in all, rounded up to a multiple of the ranks
+    device: str = "auto"  # auto, cpu or cuda
+    hidden: int = 256  # width of both hidden layers
+    lr: float = 2.3e-3  # at the start; falls in a straight line …
+    lr_end: float = 0.0  # … to this at the last step
+    gamma: float = 0.99
+    batch_size: int = 128  # in all, rounded up to a multiple of the ranks
+    buffer_size: int = 100_000  # transitions kept, over all ranks
+    learning_starts: int = 1_000  # steps before the first update
+    train_every: int = 256  # steps between rounds of updates
+    updates: int = 64  # updates in a round
+    target_every: int = 256  # steps between copies to the target network, at the next round
+    double: bool = True  # double estimates: the online network chooses, the target one values
+    max_grad_norm: float = 10.0
+    average: float = 0.9994  # how much of the averaged parameters one update keeps
+    eps_start: float = 1.0  # share of random actions, falls in a straight line …
+    eps_end: float = 0.04  # … to this …
+    eps_fraction: float = 0.16  # … over this share of the steps
+    checkpoint_every: int = 5_000  # steps; the final state is always saved; 0: only that
+    eval_every: int = 5_000  # steps; 0: no evaluation
+    eval_episodes: int = 20
+    log_every: int = 1_000  # steps
+
+    def __post_init__(self) -> None:
+        """Raises Refused, naming every number out of its range."""
+        positive = "steps num_envs hidden batch_size buffer_size train_every updates log_every"
+        shares = ["gamma", "average", "eps_start", "eps_end", "eps_fraction"]
+        share = dict.fromkeys(shares, (0.0, 1.0))
+        least = dict.fromkeys([*positive.split(), "eval_episodes"], (1.0, np.inf))
+        runtime.check_ranges(
+            self, seed=(-1, np.inf), max_grad_norm=(1e-9, np.inf), **share, **least
+        )
+
+
+def epsilon_at(step: int, o: Options) -> float:
+    """Share of random actions at `step`, whatever the number of environments."""
+    done = min(1.0, step / max(o.eps_fraction * o.steps, 1e-9))
+    return o.eps_start + (o.eps_end - o.eps_start) * done
+
+
+def lr_at(step: int, o: Options) -> float:
+    """Learning rate at `step`; `lr_end` at the last step only."""
+    return o.lr + (o.lr_end - o.lr) * min(1.0, step / o.steps)
+
+
+# networks
+
+
+def q_network(sizes: Sequence[int]) -> nn.Sequential:
+    """(…, sizes[0]) observations to (…, sizes[-1]) action values."""
+    layers: list[nn.Module] = []
+    for inward, outward in zip(sizes[:-1], sizes[1:], strict=True):
+        layers += [nn.Linear(inward, outward), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class Policy:
+    """The greedy policy of a flat vector of a q_network's parameters; sizes as NumpyNetwork's."""
+
+    def __init__(self, flat: Tensor, sizes: Sequence[int]) -> None:
+        self.values = NumpyNetwork(flat.numpy(), sizes)
+
+    def __call__(self, observations: Floats) -> NDArray[np.int64]:
+        """(n, numbers) observations to (n,) actions of the highest value, counted from 0."""
+        actions: NDArray[np.int64] = self.values(observations).argmax(axis=1)
+        return actions
+
+
+# collect
+
+
+def collect(
+    envs: Episodes, replay: Replay, policy: Policy, rng: np.random.Generator,
+    *, epsilon: float, active: int, actions: int,
+) -> None:  # fmt: skip
+    """Step the first `active` environments once each, into the replay memory.
+
+    A row is (observation, observation reached, action, reward, terminated); each lies within one
+    episode, and a time limit is not stored as an end.
+    """
+    explore = rng.random(active) < epsilon
+    choices = rng.integers(actions, size=active)
+    if not explore.all():
+        choices = np.where(explore, choices, policy(envs.seen)[:active])
+    numbers = envs.seen.shape[1]
+    for i, choice in enumerate(choices.tolist()):
+        row = replay.next_row()
+        row[:numbers] = envs.seen[i]
+        after, reward, terminated, _ = envs.step(i, choice)
+        row[numbers : 2 * numbers] = after
+        row[-3], row[-2], row[-1] = choice, reward, terminated
+
+
+# learn
+
+
+def td_target(reward: Tensor, terminated: Tensor, value: Tensor, gamma: float) -> Tensor:
+    """r + gamma * V(next), without V where the episode really ended. All (batch,) float32."""
+    return reward + gamma * (1.0 - terminated) * value
+
+
+class Learner:
+    """Online, target and averaged parameters, and the optimiser of the first."""
+
+    def __init__(self, o: Options, run: Run, sizes: Sequence[int]) -> None:
+        self.o, self.run, self.numbers = o, run, sizes[0]
+        self.online, self.target = q_network(sizes), q_network(sizes)
+        self.online.to(run.device), self.target.to(run.device)
+        self.theta = runtime.flatten_parameters(self.online)
+        self.theta_target = runtime.flatten_parameters(self.target)
+        self.theta_average = self.theta.detach().clone()
+        with torch.no_grad():
+            self.theta_target.copy_(self.theta)
+        self.optimizer = torch.optim.Adam([self.theta], lr=o.lr, fused=True)
+        self.updates, self.copied_at = 0, 0
+        self._acting = self.theta.detach().cpu()  # the same memory on a CPU
+        self.policy = Policy(self._acting, sizes)
+
+    def learn(self, rows: Floats, step: int) -> tuple[float, float]:
+        """One round of updates. rows: (updates, batch, row) as the collector wrote them.
+
+        Returns the means of loss and gradient norm. Raises Fault when one is not finite.
+        """
+        o, n = self.o, self.numbers
+        batch = torch.from_numpy(rows).to(self.run.device)
+        seen, after = batch[..., :n], batch[..., n : 2 * n]
+        choice, reward, terminated = batch[..., -3:-2].long(), batch[..., -2], batch[..., -1]
+        if step - self.copied_at >= o.target_every:
+            self.copied_at = step
+            with torch.no_grad():
+                self.theta_target.copy_(self.theta)
+        gradient = self.theta.grad
+        assert gradient is not None
+        totals = torch.zeros(2, device=self.run.device)
+        self.optimizer.param_groups[0]["lr"] = lr_at(step, o)
+        for k in range(len(rows)):
+            with torch.no_grad():
+                after_values = self.target(after[k])
+                chooser = self.online(after[k]) if o.double else after_values
+                value = after_values.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
+                goal = td_target(reward[k], terminated[k], value, o.gamma)
+            predicted = self.online(seen[k]).gather(1, choice[k]).squeeze(1)
+            loss = F.smooth_l1_loss(predicted, goal)
+            gradient.zero_()
+            loss.backward()
+            self.run.average(gradient)
+            norm = gradient.norm()
+            gradient.mul_((o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+            self.optimizer.step()
+            totals += torch.stack((loss.detach(), norm))
+        self.updates += len(rows)
+        # early on a plain mean, later one that forgets; once a round is as good and costs nothing
+        kept = min(o.average ** len(rows), 1.0 - len(rows) / self.updates)
+        with torch.no_grad():
+            self.theta_average.lerp_(self.theta, 1.0 - kept)
+            self._acting.copy_(self.theta)
+        mean_loss, mean_norm = (totals / len(rows)).tolist()
+        for what, number in (("loss", mean_loss), ("gradient norm", mean_norm)):
+            if not np.isfinite(number):
+                raise Fault("nan", f"{what} became {number} in the updates at {step}", step=step)
+        return mean_loss, mean_norm
+
+    def first_bad(self) -> str | None:
+        """Name of the first vector that holds NaN or infinity."""
+        moments = self.optimizer.state.get(self.theta, {})
+        return runtime.first_not_finite(
+            {"parameters": self.theta, "averaged parameters": self.theta_average, **moments}
+        )
+
+    def state(self) -> dict[str, Any]:
+        """All of it for a checkpoint, on the CPU."""
+        return {
+            "params": self.theta.detach().cpu(), "target": self.theta_target.detach().cpu(),
+            "average": self.theta_average.cpu(), "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates, "copied_at": self.copied_at,
+        }  # fmt: skip
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take up what `state` returned, on whatever device."""
+        with torch.no_grad():
+            self.theta.copy_(state["params"])
+            self.theta_target.copy_(state["target"])
+            self.theta_average.copy_(state["average"])
+            self._acting.copy_(self.theta)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.updates, self.copied_at = state["updates"], state["copied_at"]
+
+
+# main
+
+
+class Training:
+    """All parts of one training, and what moves them to and from a checkpoint."""
+
+    def __init__(self, o: Options, run: Run) -> None:
+        self.o, self.run, self.step, self.checked = o, run, 0, 0
+        self.per_rank = -(-o.num_envs // run.world)
+        self.total_envs = self.per_rank * run.world
+        numbers, actions, exact = episodes.check_env(o.env)
+        torch.manual_seed(runtime.derive_seed(o.seed, runtime.SEEDS_AGENT))
+        self.sizes = (numbers, o.hidden, o.hidden, actions)
+        self.learner = Learner(o, run, self.sizes)
+        runtime.seed_everything(o.seed, run.rank)
+        self.rng = np.random.default_rng([o.seed, runtime.SEEDS_AGENT, run.rank])
+        self.replay = Replay(-(-o.buffer_size // run.world), 2 * numbers + 3, rank=run.rank)
+        index = range(run.rank * self.per_rank, (run.rank + 1) * self.per_rank)
+        self.envs = Episodes(o.env, seed=o.seed, index=index, exact=exact)
+
+    def collect(self) -> None:
+        """Step every environment once; at the very end only as many as steps are left."""
+        making = min(self.total_envs, self.o.steps - self.step)
+        active = min(self.per_rank, max(0, making - self.run.rank * self.per_rank))
+        epsilon = epsilon_at(self.step, self.o)
+        collect(self.envs, self.replay, self.learner.policy, self.rng,
+                epsilon=epsilon, active=active, actions=self.sizes[-1])  # fmt: skip
+        self.step += making
+
+    def learn(self) -> dict[str, float]:
+        """One round of updates on batches split over the ranks; the mean losses."""
+        self.check_healthy()
+        shape = (self.o.updates, -(-self.o.batch_size // self.run.world))
+        loss, norm = self.learner.learn(self.replay.sample(self.rng, shape), self.step)
+        return {"loss/td": loss, "loss/gradient_norm": norm}
+
+    def evaluate(self) -> dict[str, float]:
+        """Mean return of greedy episodes by the averaged parameters, on rank 0."""
+        policy = Policy(self.learner.theta_average.cpu(), self.sizes)
+        return episodes.evaluate(self.run, self.o, policy, step=self.step)
+
+    def check_healthy(self) -> None:
+        """Raises Fault with the first cause: what an environment gave, else the parameters."""
+        row, fault = self.replay.first_bad(self.checked), None
+        self.checked = self.replay.count
+        if row is not None:
+            step = (row // self.per_rank + 1) * self.total_envs
+            text = f"the environment gave a reward or observation that is not finite at {step}"
+            fault = Fault("nan", text, step=step)
+        elif bad := self.learner.first_bad():
+            fault = Fault("nan", f"{bad} not finite at {self.step}", step=self.step)
+        self.run.agree_healthy(fault, step=self.step)
+
+    def save(self, metrics: dict[str, float]) -> None:
+        """Write a checkpoint of this step; metrics: measured for exactly these parameters."""
+        self.check_healthy()
+        learner = self.learner.state()
+        if len(set(self.run.gather(checkpoint.digest(learner["params"])))) > 1:
+            raise Fault("ranks-differ", "the ranks hold different parameters", step=self.step)
+        state = {
+            **learner, "format": 1, "agent": "dqn", "step": self.step, "env": self.o.env,
+            "sizes": list(self.sizes), "ranks": self.run.world, "options": asdict(self.o),
+            "rng": self.run.gather(runtime.rng_bytes(self.rng)),
+            "rows": self.run.gather(self.replay.count),
+        }  # fmt: skip
+
+        envs = {f"env-rank{self.run.rank}.bin": self.envs.save()}
+        checkpoint.write(self.run, self.replay, step=self.step, metrics=metrics,
+                         state=state, own=envs)  # fmt: skip
+
+    def load(self, folder: Path) -> None:
+        """Go on from a checkpoint. Raises Refused when it does not fit the options."""
+        state, rank = checkpoint.read_model(folder), self.run.rank
+        made_with = {**state["options"], "ranks": state["ranks"]}
+        now = {**asdict(self.o), "ranks": self.run.world}
+        checkpoint.check_fits(folder, made_with, now, "env hidden num_envs buffer_size ranks")
+        self.step = state["step"]
+        self.learner.load(state)
+        self.replay.load(folder, checkpoint.read_manifest(folder), state["rows"][rank])
+        self.checked = self.replay.count
+        self.rng = runtime.rng_from_bytes(state["rng"][rank])
+        self.envs.load((folder / f"env-rank{rank}.bin").read_bytes(), step=self.step)
+
+
+def train(o: Options, run: Run) -> Training:
+    """Train to the end, or until a signal; the trained parts. Raises Refused, Fault, Stopped."""
+    t = Training(o, run)
+    if run.resume:
+        t.load(run.resume)
+    checkpoint.remove_leftovers(run)
+    reporter = Reporter(run, step=t.step)
+    reporter.say(
+        f"dqn  device {run.describe_device()}  env {o.env}  seed {o.seed}  "
+        f"envs {t.total_envs}  ranks {run.world}  replay {t.replay.size_bytes / 1e6:.0f} MB a rank"
+        + (f"  resumed from step {t.step}" if run.resume else "")
+    )
+    if run.hand_folder:
+        reporter.say(f"writing to {run.hand_folder}")
+    if not t.envs.exact:
+        reporter.say(f"{o.env} cannot be kept in a checkpoint: a resume begins new episodes")
+    losses: dict[str, float] = {}
+    recent: list[float] = []
+
+    def due(every: int) -> bool:
+        return every > 0 and t.step // every > before // every
+
+    with contextlib.closing(t.envs), contextlib.closing(reporter):
+        while t.step < o.steps:
+            before = t.step
+            t.collect()
+            for total, length in t.envs.take_ended():
+                recent.append(total)
+                reporter.scalar("reward", total, t.step)
+                reporter.scalar("episode_length", length, t.step)
+            if due(o.train_every) and t.step >= max(o.learning_starts, t.total_envs):
+                losses = t.learn()
+                for tag, value in losses.items():
+                    reporter.scalar(tag, value, t.step)
+            last, evaluated = t.step >= o.steps, {}
+            if due(o.eval_every) or (last and o.eval_every):
+                evaluated = t.evaluate()
+                for tag, value in evaluated.items():
+                    reporter.scalar(tag, value, t.step)
+            stopping = run.agree_to_stop(tick=before // t.total_envs)
+            if due(o.log_every) or last or reporter.overdue():
+                reward = {"reward": sum(recent) / len(recent)} if recent else {}
+                reporter.line(t.step, {**reward, **losses, **evaluated})
+                recent.clear()
+            if due(o.checkpoint_every) or last or stopping:
+                t.save(evaluated)
+                reporter.flush()
+            if stopping and not last:
+                reporter.say(f"stopped at step {t.step}, state saved")
+                raise Stopped
+    return t
+
+
+if __name__ == "__main__":
+    launch(Options, train, lambda state: Policy(state["average"], state["sizes"]), sys.argv[1:])

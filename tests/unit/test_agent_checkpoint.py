@@ -1,0 +1,133 @@
+"""Checkpoints: whole or not there, chosen by what was measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("numpy")
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "agents"))
+
+import checkpoint  # noqa: E402
+import runtime  # noqa: E402
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[runtime.Run]:
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setenv("RUNNER_CHECKPOINTS", str(tmp_path / "checkpoints"))
+    monkeypatch.setenv("RUNNER_LOGS", str(tmp_path / "logs"))
+    monkeypatch.setenv("RUNNER_RESUME", "")
+    yield runtime.Run("test", device="cpu")
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def write(run: runtime.Run, step: int, score: float | None = None, **state: Any) -> Path:
+    metrics = {} if score is None else {"eval/return": score}
+    return checkpoint.write(
+        run, None, step=step, metrics=metrics, state=state, own={"env-rank0.bin": b"x"}
+    )
+
+
+def test_manifest_names_every_file_with_size_and_digest(run: runtime.Run) -> None:
+    folder = write(run, 7, 1.5, params=torch.zeros(3))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert folder.name == "step-000000007" and manifest["step"] == 7
+    assert manifest["metrics"] == {"eval/return": 1.5}
+    files = checkpoint.read_manifest(folder)
+    assert set(files) == {"model.pt", "env-rank0.bin"}
+    assert all(checkpoint.digest_file(folder / name) == files[name] for name in files)
+
+
+def test_what_fails_half_way_leaves_nothing(
+    run: runtime.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(AttributeError):  # a local function cannot be pickled
+        write(run, 7, params=lambda: None)
+    assert list(run.checkpoints.iterdir()) == []
+
+
+def test_a_checkpoint_that_is_there_never_changes(run: runtime.Run) -> None:
+    folder = write(run, 7, 1.0)
+    before = (folder / "manifest.json").read_bytes()
+    write(run, 7, 2.0)
+    assert (folder / "manifest.json").read_bytes() == before
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000007"]
+
+
+def test_memory_is_told_only_of_files_that_came_to_lie_there(run: runtime.Run) -> None:
+    class Memory:
+        told: list[Path] = []
+
+        def save(self, folder: Path) -> dict[str, checkpoint.StoredFile]:
+            return {"memory.bin": checkpoint.write_file(folder / "memory.bin", b"m")}
+
+        def kept_in(self, folder: Path, files: dict[str, checkpoint.StoredFile]) -> None:
+            self.told.append(folder / next(iter(files)))
+
+    memory = Memory()
+    for step in (1, 1, 2):
+        checkpoint.write(run, memory, step=step, metrics={}, state={}, own={})
+    folders = [path.parent.name for path in memory.told]
+    assert folders == ["step-000000001", "step-000000002"]
+    assert "memory.bin" in checkpoint.read_manifest(memory.told[0].parent)
+
+
+def test_leftovers_of_a_killed_attempt_go_and_checkpoints_stay(run: runtime.Run) -> None:
+    write(run, 7)
+    (run.checkpoints / "step-000000008.tmp").mkdir()
+    (run.checkpoints / "step-000000008.tmp" / "model.pt").write_bytes(b"half")
+    checkpoint.remove_leftovers(run)
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000007"]
+
+
+def test_best_is_the_highest_and_of_equals_the_latest(run: runtime.Run) -> None:
+    scores = {1: 9.0, **dict.fromkeys(range(2, 30), 500.0), 30: None, 31: 20.0}
+    for step, score in scores.items():
+        write(run, step, score)
+    (run.checkpoints / "step-000000009.tmp").mkdir()
+    best = checkpoint.best_checkpoint(run.checkpoints, "eval/return")
+    assert best.name == "step-000000029"
+    assert checkpoint.best_checkpoint(best, "eval/return") == best
+
+
+def test_without_a_measured_one_the_latest_is_best(run: runtime.Run, tmp_path: Path) -> None:
+    write(run, 1)
+    write(run, 2)
+    assert checkpoint.best_checkpoint(run.checkpoints, "eval/return").name == "step-000000002"
+    with pytest.raises(runtime.Refused, match="no checkpoint there"):
+        checkpoint.best_checkpoint(tmp_path / "logs", "eval/return")
+
+
+def test_equal_state_gives_equal_bytes_whatever_objects_hold_it(run: runtime.Run) -> None:
+    one = {"key": ["text", "text"], "step": 3}
+    two = {"".join("key"): ["".join(["te", "xt"]), "text"], "".join(["st", "ep"]): 3}
+    first, second = write(run, 1, state=one), write(run, 2, state=two)
+    assert (first / "model.pt").read_bytes() == (second / "model.pt").read_bytes()
+
+
+def test_model_made_to_run_code_is_not_read(tmp_path: Path) -> None:
+    class Bad:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    torch.save({"params": Bad()}, tmp_path / "model.pt")
+    with pytest.raises(runtime.Refused, match="not a checkpoint that can be read"):
+        checkpoint.read_model(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_options_that_shape_the_state_must_fit(tmp_path: Path) -> None:
+    checkpoint.check_fits(tmp_path, {"env": "a", "lr": 1}, {"env": "a", "lr": 2}, "env")
+    with pytest.raises(runtime.Refused, match="env is b, but .* was made with a"):
+        checkpoint.check_fits(tmp_path, {"env": "a"}, {"env": "b"}, "env")
