@@ -40,10 +40,10 @@ def judge(
 ) -> Optional[Dict[str, Any]]:
     """The cause of an attempt's end; None when every rank ended with 0.
 
-    asked: why it was stopped (`cancelled`, `shutdown`), if it was. code: exit code of the first rank
-    that failed, negative for a signal, as subprocess gives it; 0 when none failed. fault: what the
-    job said itself. oom_kills: kernel kills for memory counted meanwhile. absent: the program that
-    could not be found, if that is so. front_says: the last words of torchrun's front.
+    asked: why it was stopped (`cancelled`, `shutdown`), if it was. code: exit code of the first
+    rank that failed, negative for a signal, 0 when none failed. fault: what the job said itself.
+    oom_kills: kernel kills for memory counted meanwhile. absent: the program that could not be
+    found, if that is so. front_says: the last words of torchrun's front.
     """
     if asked is not None:
         return plain(asked)

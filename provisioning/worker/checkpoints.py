@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from typing import Any, Dict, List, Optional, Tuple
 
 import records
@@ -29,7 +30,7 @@ def is_checkpoint(name: str) -> bool:
 
 
 def describe(folder: str, name: str) -> Dict[str, Any]:
-    """{"name", "step", "bytes", "verified", "metrics"}; verified is None: it was not checked here."""
+    """{"name", "step", "bytes", "verified", "metrics"}; verified None: not checked here."""
     path = os.path.join(folder, name)
     manifest = records.read(os.path.join(path, "manifest.json"))
     if manifest is None:
@@ -55,7 +56,7 @@ def describe(folder: str, name: str) -> Dict[str, Any]:
 
 
 def problem(path: str) -> Optional[str]:
-    """Why a checkpoint is not what its manifest says, or None. Without a manifest nothing is known."""
+    """Why a checkpoint is not what its manifest says, or None; also None without a manifest."""
     if not os.path.isdir(path):
         return None
     name = os.path.join(path, "manifest.json")
@@ -72,8 +73,11 @@ def problem(path: str) -> Optional[str]:
             return "%s is missing" % entry
         if size != facts.get("bytes"):
             return "%s has %d bytes, not %s" % (entry, size, facts.get("bytes"))
-        if snapshot.file_digest(place) != facts.get("sha256"):
-            return "%s is damaged" % entry
+        try:
+            if snapshot.file_digest(place) != facts.get("sha256"):
+                return "%s is damaged" % entry
+        except OSError as error:
+            return "%s cannot be read: %s" % (entry, error.strerror)
     return None
 
 
@@ -84,9 +88,18 @@ def newest_good(folder: str) -> Tuple[Optional[str], List[str]]:
         path = os.path.join(folder, name)
         if problem(path) is None:
             return path, bad
-        os.rename(path, os.path.join(folder, BAD_PREFIX + name))
+        _set_aside(path, os.path.join(folder, BAD_PREFIX + name))
         bad.append(name)
     return None, bad
+
+
+def _set_aside(path: str, aside: str) -> None:
+    """Rename it, over what an earlier attempt left under that name."""
+    if os.path.isdir(aside) and not os.path.islink(aside):
+        shutil.rmtree(aside)
+    elif os.path.lexists(aside):
+        os.unlink(aside)
+    os.rename(path, aside)
 
 
 def _entries(manifest: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
@@ -115,10 +128,17 @@ def _order(folder: str, name: str) -> Tuple[int, int, str]:
 
 
 def _size(path: str) -> int:
+    """Bytes of a file or of all files below a folder; what goes meanwhile counts nothing."""
     if not os.path.isdir(path):
-        return os.path.getsize(path)
+        return _file_size(path)
     total = 0
     for here, _, files in os.walk(path):
-        for name in files:
-            total += os.lstat(os.path.join(here, name)).st_size
+        total += sum(_file_size(os.path.join(here, name)) for name in files)
     return total
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -25,7 +25,7 @@ class Config:
 
 
 def read(workspace: Workspace) -> Config:
-    """The record that RUNNER_WORKER_CONFIG names, else the workspace's own, else the plain default."""
+    """The record that RUNNER_WORKER_CONFIG names, else the workspace's own, else plain defaults."""
     body = records.read(os.environ.get("RUNNER_WORKER_CONFIG") or workspace.config) or {}
     image = body.get("image")
     slots = body.get("slots")

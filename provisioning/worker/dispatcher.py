@@ -43,9 +43,10 @@ GPU_FRESH_S = 1.0
 GPU_CACHE_S = 30.0
 LOST_GRACE_S = 5.0
 LOST_LOOKS = 3
-LOCK_WAIT_S = 10.0
+LOCK_WAIT_S = 5.0
 FULL_WAIT_S = 0.2
 AT_ONCE = 2
+GOING_S = 1.0
 _LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
@@ -247,7 +248,7 @@ class Dispatcher:
         )
 
     def _check(self, paths: RunPaths, spec: Dict[str, Any], state: Dict[str, Any]) -> None:
-        """A live run: is it up, was it asked to stop, has its attempt ended or its launcher gone?"""
+        """A live run: is it up, was it asked to stop, is its attempt over or its launcher gone?"""
         run = paths.id
         folder = paths.attempt(int(state["attempt"]))
         ended = records.read(os.path.join(folder, "exit.json"))
@@ -295,7 +296,11 @@ class Dispatcher:
 
             if kind == "launcher-lost":
                 grace = min(float(spec.get("grace_s", LOST_GRACE_S)), LOST_GRACE_S)
-                swept = processes.sweep(find, lambda: grace, looks=LOST_LOOKS)
+                # TERM comes once: the launcher may have sent it before it was killed
+                asked = os.path.exists(os.path.join(folder, "stop"))
+                swept = processes.sweep(
+                    find, lambda: grace, ask=lambda pid: not asked, looks=LOST_LOOKS
+                )
         cancelled = os.path.exists(self.workspace.run(spec["id"]).cancel)
         record = {
             "format": records.FORMAT,
@@ -392,15 +397,19 @@ class Dispatcher:
 
     def _schedule(self) -> None:
         """Start what is due: GPU runs never overtake each other, CPU runs have their own line."""
-        gpu_blocked = slot_blocked = False
+        blocked = {True: False, False: False}
         for item in queueing.candidates(self.waiting.values(), time.time()):
+            if all(blocked.values()):
+                return
+            of_gpus = bool(item.gpus)
+            if blocked[of_gpus]:
+                continue
             if records.is_locked(self.workspace.run(item.run).lock):
-                # its last launcher is just going; that is not the line's affair
-                self.again.add(item.run)
-            elif item.gpus and not gpu_blocked:
-                gpu_blocked = not self._start(item)
-            elif not item.gpus and not slot_blocked:
-                slot_blocked = not self._start(item)
+                # its last launcher is just going, and holds up nobody else
+                if time.time() - float(self.states[item.run].get("updated_at", 0)) < GOING_S:
+                    self.again.add(item.run)
+                continue
+            blocked[of_gpus] = not self._start(item)
 
     def _start(self, item: queueing.Waiting) -> bool:
         """Claim, write `starting`, fork a launcher. False when it has to wait."""
@@ -438,8 +447,8 @@ class Dispatcher:
             slots = leases.slot_paths(self.lease_folder, self.config.slots)
             return leases.claim_some(slots, 1, token, item.run)
         unleased = [card for card in self.cards if leases.holder(self._gpu_path(card)) is None]
-        if len(unleased) < item.gpus and time.monotonic() - self.cards_at < GPU_CACHE_S:
-            return None
+        if len(unleased) < item.gpus <= len(self.cards):
+            return None  # enough of them, held by runs: nothing to ask about
         if time.monotonic() - self.cards_at > GPU_FRESH_S:
             # its memory is looked at just before a card is given away
             self._ask_gpus()
@@ -519,8 +528,9 @@ def main(workspace: Workspace, lease_folder: str) -> int:
     ours = processes.identity(parent) if _is_supervisor(parent) else None
     body = dict(processes.identity(), format=records.FORMAT, supervisor=ours)
     records.write(workspace.dispatcher, body, sync=False)
-    # one whose supervisord was killed at its very start has none
-    Dispatcher(workspace, lease_folder, lock, parent if ours else 0).run()
+    if ours is None and os.environ.get("SUPERVISOR_ENABLED"):
+        parent = 0  # its supervisord was killed at its very start
+    Dispatcher(workspace, lease_folder, lock, parent).run()
     return 0
 
 

@@ -7,7 +7,7 @@ the agent is the same, but the store that the ranks meet in is ours: a socket bo
 handed over by its descriptor, and used by the ranks as it is (TORCHELASTIC_USE_AGENT_STORE).
 
 REPORT gets the ranks' true ends, {"0": {"code": -9, "t": …}}, which torchrun's exit status hides.
-While STOP exists the ranks were asked to stop by someone else: the agent sends no signal of its own.
+While STOP exists the ranks were asked to stop by someone else: the agent sends no signal then.
 Without torch in that Python the ranks are started with the same variables and no store.
 """
 
@@ -59,7 +59,7 @@ def main(argv: List[str]) -> int:
 def run_agent(
     command: List[str], nproc: int, listener: socket.socket, stop: str
 ) -> Dict[int, Tuple[int, float]]:
-    """Run the ranks under torchrun's agent; rank to (exit code, time) of those that were seen to end."""
+    """Run the ranks under torchrun's agent; rank to (exit code, time) of those seen to end."""
     folder = stop + ".agent"
     from torch.distributed import TCPStore
     from torch.distributed.elastic.agent.server.api import WorkerSpec
@@ -189,7 +189,7 @@ def run_plain(command: List[str], nproc: int, port: int, stop: str) -> Dict[int,
 
 
 def _ended(pid: int) -> Optional[int]:
-    """The exit code of a child that has ended, negative for a signal; it stays there to be reaped."""
+    """The exit code of a child that has ended, negative for a signal; it stays to be reaped."""
     try:
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

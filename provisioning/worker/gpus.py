@@ -81,7 +81,7 @@ class Query:
         return self._child.stdout.fileno()
 
     def poll(self) -> bool:
-        """Whether it is over. One that cannot even be killed stays under way: no second one is asked."""
+        """Whether it is over; one that cannot even be killed never is: no second one is asked."""
         child = self._child
         if child is None:
             return True

@@ -372,7 +372,7 @@ class Attempt:
         }
 
     def _first_end(self) -> Tuple[Optional[int], Optional[int]]:
-        """(code, rank) of the first rank that failed; (0, 0) when none did; code None: none started."""
+        """(code, rank) of the first rank that failed; (0, 0): none did; code None: none started."""
         if self.direct:
             return self.child_code, 0
         report = records.read(self.report)

@@ -37,7 +37,7 @@ def read_stat(pid: int) -> Optional[Stat]:
 
 
 def boot_id(environ: Optional[Dict[str, str]] = None) -> str:
-    """This boot of the kernel; RUNNER_BOOT_ID stands in for it, the one thing a test must inject."""
+    """This boot of the kernel; RUNNER_BOOT_ID stands in for it: a test must inject it."""
     named = (os.environ if environ is None else environ).get("RUNNER_BOOT_ID")
     if named:
         return named
@@ -75,7 +75,7 @@ def is_same(pid: int, start: int) -> bool:
 
 
 def draw_limit(rng: random.Random) -> Optional[int]:
-    """A value for RLIMIT_RTTIME that no other attempt has, or None where the limit leaves no room."""
+    """A value for RLIMIT_RTTIME that no other attempt has, or None where there is no room."""
     hard = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
     top = (1 << 61) if hard == resource.RLIM_INFINITY else hard
     if top < 1 << 32:
@@ -154,7 +154,7 @@ class Membership:
             return False
 
     def _has_lease(self, pid: int) -> bool:
-        """Whether it holds a shared lock on a lease; whoever only asks for one opens the file too."""
+        """Whether it holds a shared lock on a lease; who only asks for one opens the file too."""
         if not self._leases:
             return False
         folder = "/proc/%d/fd" % pid
@@ -168,7 +168,7 @@ class Membership:
         )
 
     def _is_ours(self) -> bool:
-        """Whether no later claim took the leases over; asked after their holders were looked for."""
+        """Whether no later claim took the leases over; asked after looking for their holders."""
         return any(self._token in _read(path) for path in self._paths)
 
 
@@ -208,7 +208,7 @@ def sweep(
     One look at /proc can miss a process that forks and exits at that moment: `all_reaped` collects
     dead children and says whether none is left at all; who is not their reaper asks for several
     `looks` that agree. `ask` says whether a process is to be sent TERM (torchrun's front is not: it
-    would pass a second one on). What is left `KILL_WAIT_S` after the first KILL is given up and named.
+    would pass a second one on). What is left `KILL_WAIT_S` after the first KILL is given up, named.
     """
     result = Sweep()
     began = time.monotonic()

@@ -29,7 +29,7 @@ def last_fault(path: str, start: int = 0) -> Optional[Dict[str, Any]]:
 
 
 def points(path: str, most: int) -> List[List[Any]]:
-    """[[step, metrics], …] in the order of steps, thinned to about `most`; a step said again counts last."""
+    """[[step, metrics], …] by step, thinned to about `most`; the last word on a step counts."""
     by_step: Dict[int, Dict[str, float]] = {}
     for _, row in records.read_lines(path):
         if _is_number(row.get("step")):

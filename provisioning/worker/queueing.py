@@ -49,7 +49,7 @@ def blocked_by(
 ) -> str:
     """Why a queued run waits, in words.
 
-    busy: lease name to the run that holds it. strangers: what is to be said of cards that others use.
+    busy: lease name to the run that holds it. strangers: what to say of cards that others use.
     """
     place = line.index(own)
     if place:

@@ -52,7 +52,7 @@ def become(argv: List[str], env: Dict[str, str], logs: str, rank: int) -> None:
 
 
 def _join_lease(path: str) -> None:
-    """Hold the lease too: it must not be free while this rank lives, whatever becomes of the rest."""
+    """Hold the lease too: it must not be free while this rank lives, whoever else dies."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

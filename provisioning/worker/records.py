@@ -25,7 +25,7 @@ def read(path: str) -> Optional[Dict[str, Any]]:
 
 
 def write(path: str, body: Dict[str, Any], sync: bool = True) -> None:
-    """Replace the record atomically; a full disk falls back to the file's spare, if one was made."""
+    """Replace the record atomically; on a full disk the file's spare is used, if one was made."""
     data = json.dumps(body, sort_keys=True).encode("ascii") + b"\n"
     temporary = "%s.tmp%d" % (path, os.getpid())
     try:
@@ -116,7 +116,7 @@ def is_locked(path: str, alone: bool = True) -> bool:
 def read_lines(path: str, start: int = 0) -> Iterator[Tuple[int, Dict[str, Any]]]:
     """(offset behind the line, object) of each whole line of JSON from a byte offset on."""
     try:
-        file = open(path, "rb")
+        file = open(path, "rb")  # noqa: SIM115 (closed below)
     except OSError:
         return
     with file:
@@ -141,8 +141,7 @@ def read_last_lines(path: str, most_bytes: int = 64 * 1024) -> List[Dict[str, An
     except OSError:
         return []
     start = max(0, size - most_bytes)
-    rows = [body for _, body in read_lines(path, start)]
-    return rows
+    return [body for _, body in read_lines(path, start)]
 
 
 def _write_new(path: str, data: bytes, sync: bool, mode: int = 0o644) -> None:

@@ -157,7 +157,7 @@ def lay_out(workspace: Workspace, rows: Iterable[Row], target: str) -> None:
 
 
 def differences(rows: Iterable[Row], folder: str) -> List[str]:
-    """Files of a run's copy that are no longer what the snapshot says (files of the job's own are fine)."""
+    """Paths of a run's copy that are not what the snapshot says; the job's own files are fine."""
     wrong = []
     straight: Set[str] = set()
     for path, kind, mode, size, what in rows:
@@ -209,11 +209,10 @@ def file_digest(path: str, most: Optional[int] = None) -> str:
 
 
 def _put(blob: str, place: str, mode: int, total: int) -> None:
-    if total > COPY_LIMIT_BYTES:
-        # modes belong to the inode, so a script needs one of its own
-        if mode == 0o444:
-            os.link(blob, place)
-            return
+    # modes belong to the inode, so a script needs one of its own
+    if total > COPY_LIMIT_BYTES and mode == 0o444:
+        os.link(blob, place)
+        return
     source = os.open(blob, os.O_RDONLY | os.O_CLOEXEC)
     try:
         out = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

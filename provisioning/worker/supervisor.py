@@ -7,6 +7,7 @@ it belongs to; one that cannot get it ends its own, so that of two only one stay
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -94,11 +95,12 @@ def keep(workspace: Workspace, python: str) -> int:
     """supervisord for as long as a container lives: its first program below tini.
 
     When supervisord is killed another one is started and runs go on. When it ends, or TERM comes,
-    the launchers that a dispatcher could not stop any more are stopped here before the container is.
+    launchers that no dispatcher could stop any more are stopped here, before the container is.
     """
     keeper = _Keeper(workspace, python)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, keeper.on_stop)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     keeper.run()
     return 0
 
@@ -109,6 +111,8 @@ class _Keeper:
         self._python = python
         self._child: "Optional[subprocess.Popen[bytes]]" = None
         self._stopping = False
+        self._wake, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
 
     def on_stop(self, *_: Any) -> None:
         self._stopping = True
@@ -121,7 +125,7 @@ class _Keeper:
             self._child = _start(self._workspace, self._python, env, alone=False)
             if self._stopping:
                 self._child.terminate()
-            if self._child.wait() == 0:
+            if self._wait_for(self._child) == 0:
                 break
             time.sleep(RESTART_PAUSE_S)
         while True:
@@ -131,6 +135,20 @@ class _Keeper:
             for pid in pids:
                 os.kill(pid, signal.SIGTERM)
             time.sleep(RESTART_PAUSE_S)
+
+    def _wait_for(self, child: "subprocess.Popen[bytes]") -> int:
+        while child.poll() is None:
+            select.select([self._wake], [], [], RESTART_PAUSE_S if self._stopping else None)
+            try:
+                os.read(self._wake, 4096)
+            except BlockingIOError:
+                pass
+            if self._stopping:
+                # supervisord sends TERM once; a program it has just forked may never get it
+                who = records.read(self._workspace.dispatcher)
+                if who and processes.is_alive(who):
+                    os.kill(int(who["pid"]), signal.SIGTERM)
+        return child.returncode
 
 
 def live_launchers(workspace: Workspace) -> List[int]:
@@ -156,7 +174,7 @@ def _start(
 ) -> "subprocess.Popen[bytes]":
     conf = os.path.join(HERE, "supervisord.conf")
     with open(_out(workspace), "ab") as out:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             [python, "-I", "-m", "supervisor.supervisord", "-n", "-c", conf],
             stdin=subprocess.DEVNULL,
             # in a container its words are the container's log
@@ -166,7 +184,6 @@ def _start(
             env=env,
             start_new_session=alone,
         )
-    return child
 
 
 def _out(workspace: Workspace) -> str:

@@ -8,7 +8,7 @@ import os
 import queue
 import time
 import zlib
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, cast
 
 import supervisor
 from paths import RunPaths, Workspace
@@ -104,13 +104,16 @@ class Call:
         return paths
 
 
-def find(request: Dict[str, Any]) -> Callable[[Call, Dict[str, Any]], Dict[str, Any]]:
+Answer = Callable[[Call, Dict[str, Any]], Dict[str, Any]]
+
+
+def find(request: Dict[str, Any]) -> Answer:
     """The function that answers a request. Raises Refused."""
     verb = request.get("verb")
     if verb not in VERBS:
         raise Refused("no-verb", "this worker does not know %r; provision it again" % (verb,))
-    answer = importlib.import_module("verbs." + str(verb)).answer
-    return answer  # type: ignore[no-any-return]
+    module: Any = importlib.import_module("verbs." + str(verb))
+    return cast(Answer, module.answer)
 
 
 def whole(request: Dict[str, Any], key: str, default: Optional[int] = None) -> int:

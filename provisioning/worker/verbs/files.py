@@ -10,11 +10,12 @@ from runner import wire
 from verbs import Call, Refused
 from verbs.list import APPEND_ONLY, folders
 
-BLOCK = 1 << 20
+BLOCK = wire.CHUNK
+"""A link that is cut loses no more than a frame."""
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """{"run"}; rows from the client: [kind, path, offset, size, mtime_ns] → one DATA stream of parts.
+    """{"run"}; rows from the client: [kind, path, offset, size, mtime_ns] → a DATA stream of parts.
 
     Each part is its index and length, then bytes `offset` to `size`. {"sums": [sha256 of bytes 0 to
     size, or null for a file that changed since it was listed]}. Logs only grow: of them the first

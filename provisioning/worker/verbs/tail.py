@@ -35,6 +35,8 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     start = whole(request, "from", 0)
     if request.get("lines") is not None:
         start = last_lines(path, size, whole(request, "lines"))
+    if start < 0:
+        raise Refused("bad-request", "a log has no byte %d" % start)
     call.event(start=start, size=size)
     offset = _stream(call, paths, path, start, bool(request.get("follow", True)))
     pair = view.read_pair(paths)

@@ -1,0 +1,275 @@
+"""The dispatcher's decisions: order, repeats, ends, and what it does about odd folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dispatcher
+import processes
+import pytest
+import records
+from dispatcher import Dispatcher
+from paths import Workspace
+
+from runner import states
+from tests.helpers.local_worker import LocalWorker, read
+from tests.helpers.wait import wait_for
+
+
+@pytest.fixture
+def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dispatcher]:
+    """A dispatcher in this process whose loop does not run: each step is taken by the test."""
+    monkeypatch.delenv("RUNNER_WORKER_CONFIG", raising=False)
+    workspace = Workspace(str(tmp_path / "ws"))
+    workspace.make()
+    (tmp_path / "leases").mkdir()
+    lock = records.try_lock(workspace.dispatcher_lock)
+    assert lock is not None
+    made = Dispatcher(workspace, str(tmp_path / "leases"), lock, os.getppid())
+    yield made
+    os.close(made.fifo)
+    os.close(lock)
+
+
+def put_run(one: Dispatcher, run: str, **state: Any) -> Path:
+    """A run in the workspace, with an attempt under way when a state is given."""
+    folder = Path(one.workspace.run(run).folder)
+    folder.mkdir(parents=True)
+    spec = {"id": run, "argv": ["true"], "accepted_at": 1.0, "gpus": 0}
+    records.write(str(folder / "spec.json"), spec)
+    if state:
+        body = {"format": 1, "outcome": None, "cause": None, "attempt": 1, "submitted_at": 1.0}
+        records.write(
+            str(folder / "state.json"), {**body, "started_at": None, "outside": 0, **state}
+        )
+        (folder / "attempts/1").mkdir(parents=True)
+    return folder
+
+
+def end_attempt(folder: Path, kind: str | None, number: int = 1) -> None:
+    cause = None if kind is None else {"kind": kind, "text": kind}
+    place = folder / "attempts" / str(number)
+    place.mkdir(parents=True, exist_ok=True)
+    body = {"cause": cause, "exit": {"code": 0, "signal": None, "rank": 0}, "ended_at": 9.0}
+    records.write(str(place / "exit.json"), body)
+
+
+def test_a_new_run_is_queued(one: Dispatcher) -> None:
+    folder = put_run(one, "cmd-1")
+    one._look("cmd-1")
+    state = read(folder / "state.json")
+    assert (state["state"], state["attempt"], state["submitted_at"]) == ("queued", 0, 1.0)
+    assert list(one.waiting) == ["cmd-1"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [
+        (None, "done"),
+        ("cancelled", "cancelled"),
+        *((kind, "failed") for kind in sorted(states.OWN_FAULTS)),
+        ("nan", "failed"),
+        ("setup", "failed"),
+        ("disk-full", "failed"),
+    ],
+)
+def test_how_a_run_ends(one: Dispatcher, kind: str | None, outcome: str) -> None:
+    folder = put_run(one, "cmd-1", state="running")
+    born = {"started_at": 5.0, "launcher": processes.identity(), "mark": "m"}
+    records.write(str(folder / "attempts/1/proc.json"), born)
+    end_attempt(folder, kind)
+    one._look("cmd-1")
+    state = read(folder / "state.json")
+    assert (state["state"], state["outcome"]) == ("ended", outcome)
+    assert (state["started_at"], state["ended_at"]) == (5.0, 9.0)
+    assert (state["cause"] or {}).get("kind") == kind
+    assert not one.waiting
+    assert not one.live
+    # an end is final, whatever lies there later
+    end_attempt(folder, "shutdown")
+    one._look("cmd-1")
+    assert read(folder / "state.json") == state
+
+
+@pytest.mark.parametrize("kind", sorted(states.FROM_OUTSIDE))
+def test_a_cause_from_outside_repeats_the_run(one: Dispatcher, kind: str) -> None:
+    folder = put_run(one, "cmd-1", state="running")
+    end_attempt(folder, kind)
+    one._look("cmd-1")
+    state = read(folder / "state.json")
+    assert (state["state"], state["outcome"], state["cause"]["kind"]) == ("queued", None, kind)
+    assert state["outside"] == 1
+    assert list(one.waiting) == ["cmd-1"]
+
+
+@pytest.mark.parametrize("kind", sorted(states.FROM_OUTSIDE))
+def test_but_not_one_that_was_cancelled(one: Dispatcher, kind: str) -> None:
+    folder = put_run(one, "cmd-1", state="stopping")
+    records.write(str(folder / "cancel"), {"at": 1.0})
+    end_attempt(folder, kind)
+    one._look("cmd-1")
+    state = read(folder / "state.json")
+    assert (state["outcome"], state["cause"]["kind"]) == ("cancelled", "cancelled")
+
+
+def repeat(one: Dispatcher, folder: Path, number: int) -> dict[str, Any]:
+    """Lose attempt `number`; the state after it."""
+    records.write(
+        str(folder / "state.json"),
+        dict(read(folder / "state.json"), state="running", attempt=number),
+    )
+    end_attempt(folder, "launcher-lost", number)
+    one._forget("cmd-1")
+    one._look("cmd-1")
+    return read(folder / "state.json")
+
+
+def test_twenty_repeats_in_a_row_are_enough_and_come_ever_later(one: Dispatcher) -> None:
+    folder = put_run(one, "cmd-1", state="running")
+    waits = []
+    for number in range(1, states.OUTSIDE_LIMIT + 1):
+        state = repeat(one, folder, number)
+        assert state["state"] == "queued"
+        waits.append(max(0.0, state["not_before"] - time.time()))
+    assert waits[:2] == [0, 0]
+    assert 0 < waits[2] <= 1 < waits[3] <= 2
+    assert 59 < waits[-1] <= 60
+    state = repeat(one, folder, states.OUTSIDE_LIMIT + 1)
+    assert (state["outcome"], state["cause"]["kind"]) == ("failed", "launcher-lost")
+
+
+def test_a_new_checkpoint_starts_the_count_anew(one: Dispatcher) -> None:
+    folder = put_run(one, "cmd-1", state="running")
+    saved = Path(one.workspace.run("cmd-1").checkpoints)
+    for number in range(1, 6):
+        assert repeat(one, folder, number)["outside"] == number
+    (saved / "step-1").mkdir(parents=True)
+    assert repeat(one, folder, 6)["outside"] == 1
+    assert repeat(one, folder, 7)["outside"] == 2
+
+
+def test_what_became_of_a_launcher_that_is_gone() -> None:
+    who = processes.identity()
+    assert dispatcher.lost_kind(None) == "not-started"
+    assert dispatcher.lost_kind({"launcher": who}) == "launcher-lost"
+    assert dispatcher.lost_kind({"launcher": dict(who, boot="x")}) == "host-restart"
+    assert dispatcher.lost_kind({"launcher": dict(who, init=1)}) == "worker-lost"
+    assert dispatcher.lost_kind({"launcher": dict(who, ns=1)}) == "worker-lost"
+
+
+def test_a_run_whose_launcher_lives_is_left_alone(one: Dispatcher) -> None:
+    folder = put_run(one, "cmd-1", state="running")
+    code = f"import fcntl; f = open({str(folder / 'lock')!r}, 'w'); fcntl.flock(f, 2)"
+    code += "; print(); input()"
+    holder = subprocess.Popen(
+        ["python3", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        one._look("cmd-1")
+        assert read(folder / "state.json")["state"] == "running"
+        assert not (folder / "attempts/1/exit.json").exists()
+    finally:
+        holder.kill()
+        holder.communicate()
+    one._look("cmd-1")
+    end = read(folder / "attempts/1/exit.json")
+    assert (end["cause"]["kind"], end["by"]) == ("not-started", "dispatcher")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"spec.json": "{torn"},
+        {"spec.json": "[]"},
+        {"state.json": '{"state": "running"}'},
+        {"state.json": '{"state": "no such", "attempt": 1}'},
+        {"state.json": '{"state": "running", "attempt": "x"}'},
+        {"spec.json": '{"id": "cmd-1", "gpus": "many"}'},
+    ],
+)
+def test_a_folder_that_cannot_be_read_stops_no_other(
+    one: Dispatcher, damage: dict[str, str]
+) -> None:
+    folder = put_run(one, "cmd-1", state="running")
+    for name, text in damage.items():
+        (folder / name).write_text(text)
+    put_run(one, "cmd-2")
+    (Path(one.workspace.runs) / "a file").write_text("x")
+    for run in ("cmd-1", "a file", "cmd-2"):
+        one._look(run)
+    assert "cmd-2" in one.waiting
+
+
+def test_what_could_not_be_written_is_not_believed(
+    one: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = put_run(one, "cmd-1")
+    one._look("cmd-1")
+    # a folder in the place of the temporary file: no write succeeds
+    block = folder / f"state.json.tmp{os.getpid()}"
+    block.mkdir()
+    one._schedule()
+    assert one.states["cmd-1"]["state"] == "queued"
+    assert list(one.waiting) == ["cmd-1"]
+    assert not one.live
+    block.rmdir()
+    assert read(folder / "state.json")["attempt"] == 0
+
+
+def test_runs_start_in_the_order_of_their_submission(local_worker: LocalWorker) -> None:
+    local_worker.host(slots=1)
+    order = local_worker.root / "order"
+    gate = local_worker.root / "gate"
+    hold = local_worker.submit("sh", "-c", f"until test -e {gate}; do sleep 0.02; done")
+    ids = [local_worker.submit("sh", "-c", f"echo $RUNNER_RUN >> {order}") for _ in range(4)]
+    assert [local_worker.status(run).status.position for run in ids] == [1, 2, 3, 4]
+    gate.touch()
+    for run in (hold, *ids):
+        assert local_worker.wait(run).status.outcome == "done"
+    assert order.read_text().split() == ids
+
+
+def test_slots_bound_how_many_run_at_once(local_worker: LocalWorker) -> None:
+    local_worker.host(slots=2)
+    gate = local_worker.root / "gate"
+    ids = [
+        local_worker.submit("sh", "-c", f"until test -e {gate}; do sleep 0.02; done")
+        for _ in range(3)
+    ]
+    for run in ids[:2]:
+        local_worker.until(run, "running")
+    assert local_worker.status(ids[2]).status.reason == "waits for a slot"
+    gate.touch()
+    for run in ids:
+        assert local_worker.wait(run).status.outcome == "done"
+
+
+def test_a_run_starts_the_moment_it_comes(local_worker: LocalWorker) -> None:
+    local_worker.wait(local_worker.submit("true"))
+    waits = []
+    for _ in range(3):
+        run = local_worker.submit("date", "+%s.%N")
+        local_worker.wait(run)
+        spec = json.loads((local_worker.run_folder(run) / "spec.json").read_bytes())
+        waits.append(float(local_worker.log(run)) - spec["accepted_at"])
+    # far below a tick: it was woken and did not find the run by looking
+    assert min(waits) < 0.5
+
+
+def test_a_dispatcher_that_is_asked_to_end_stops_its_runs_first(local_worker: LocalWorker) -> None:
+    run = local_worker.python("print('on', flush=True); import time; time.sleep(600)")
+    local_worker.until_logged(run, "on")
+    os.kill(local_worker.dispatcher, signal.SIGTERM)
+    # supervisord starts the next one, which takes the run up
+    wait_for(lambda: local_worker.log(run).count(b"on") == 2, 20, "its second attempt")
+    assert local_worker.causes(run)[0] == "shutdown"
+    local_worker.cancel(run, now=True)

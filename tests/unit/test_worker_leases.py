@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import leases
+import pytest
+
+WORKER = os.path.dirname(leases.__file__)
+CONTEND = f"""
+import os, sys, time
+sys.path.insert(0, {WORKER!r})
+import leases
+folder, journal, me = sys.argv[1:]
+out = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+paths = leases.slot_paths(folder, 2)
+wins = 0
+deadline = time.time() + 20
+while wins < 60 and time.time() < deadline:
+    got = leases.claim_some(paths, 1, "%s.%d" % (me, wins), me)
+    if got:
+        (path, fd), = got.items()
+        os.write(out, b"+ %s\\n" % os.path.basename(path).encode())
+        time.sleep(0.001)
+        os.write(out, b"- %s\\n" % os.path.basename(path).encode())
+        os.close(fd)
+        wins += 1
+"""
+
+
+def test_a_lease_has_one_holder_among_many_processes(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    argv = [sys.executable, "-I", "-c", CONTEND, str(tmp_path), str(journal)]
+    children = [subprocess.Popen([*argv, f"w{n}"]) for n in range(4)]
+    assert [child.wait(40) for child in children] == [0] * 4
+    held: dict[str, int] = {}
+    taken = 0
+    for line in journal.read_text().splitlines():
+        sign, name = line.split()
+        held[name] = held.get(name, 0) + (1 if sign == "+" else -1)
+        taken += sign == "+"
+        assert held[name] in (0, 1)
+    assert taken == 240
+
+
+def test_a_lease_lives_as_long_as_whoever_inherited_it(tmp_path: Path) -> None:
+    path = leases.gpu_path(str(tmp_path), "GPU-1")
+    fd = leases.claim(path, "run.1.ab", "run")
+    assert fd is not None
+    assert leases.holder(path) == {
+        "token": "run.1.ab",
+        "run": "run",
+        "by": (leases.holder(path) or {})["by"],
+    }
+    job = subprocess.Popen(["sleep", "60"], close_fds=False)
+    os.close(fd)
+    assert leases.claim(path, "other.1.cd", "other") is None
+    job.kill()
+    job.wait()
+    assert leases.holder(path) is None
+    fd = leases.claim(path, "other.1.cd", "other")
+    assert fd is not None
+    assert (leases.holder(path) or {})["run"] == "other"
+    os.close(fd)
+
+
+def test_some_of_several_or_none_at_all(tmp_path: Path) -> None:
+    paths = leases.slot_paths(str(tmp_path), 3)
+    first = leases.claim_some(paths, 2, "a.1.x", "a")
+    assert first is not None
+    assert sorted(first) == paths[:2]
+    assert leases.claim_some(paths, 2, "b.1.x", "b") is None
+    # the one it could have had is free again
+    third = leases.claim_some(paths, 1, "c.1.x", "c")
+    assert third is not None
+    assert list(third) == paths[2:]
+    for fd in [*first.values(), *third.values()]:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("uuid", ["../x", "a/b", ".", "..hidden"])
+def test_a_name_that_leaves_the_folder_is_no_uuid(uuid: str) -> None:
+    with pytest.raises(ValueError, match="UUID"):
+        leases.gpu_path("/leases", uuid)

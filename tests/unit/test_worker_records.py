@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import records
+
+HOLD = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(fd, fcntl.LOCK_SH if sys.argv[2] == "shared" else fcntl.LOCK_EX)
+print("held", flush=True); sys.stdin.read()
+"""
+
+
+class Holder:
+    """Another process that holds a lock."""
+
+    def __init__(self, path: str, how: str) -> None:
+        argv = [sys.executable, "-c", HOLD, path, how]
+        self.child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.child.stdout is not None
+        assert self.child.stdout.readline() == b"held\n"
+
+    def __enter__(self) -> Holder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.child.kill()
+        self.child.communicate()
+
+
+def test_a_record_is_read_back(tmp_path: Path) -> None:
+    path = str(tmp_path / "r.json")
+    assert records.read(path) is None
+    records.write(path, {"a": 1, "name": "\udcff"})
+    assert records.read(path) == {"a": 1, "name": "\udcff"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["r.json"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{torn", b"[1]", b"\xff\xff", b"null"])
+def test_what_is_no_record_is_none(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "r").write_bytes(data)
+    assert records.read(str(tmp_path / "r")) is None
+    assert records.read(str(tmp_path / "r" / "below")) is None
+
+
+def test_a_reader_sees_the_old_or_the_new_one_whole(tmp_path: Path) -> None:
+    path = str(tmp_path / "r.json")
+    code = (
+        f"import sys; sys.path.insert(0, {os.path.dirname(records.__file__)!r})\n"
+        "import records\n"
+        "for n in range(400): records.write(sys.argv[1], {'n': n, 'fill': 'x' * 20000}, sync=False)"
+    )
+    records.write(path, {"n": -1})
+    writer = subprocess.Popen([sys.executable, "-c", code, path])
+    while writer.poll() is None:
+        assert records.read(path) is not None
+    assert writer.returncode == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(argv, capture_output=True, check=False).returncode:
+        pytest.skip("left out: a small file system: only root can mount one")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path) -> None:
+    with open(place / "fill", "wb", buffering=0) as out, pytest.raises(OSError):
+        while True:
+            out.write(b"x" * 4096)
+
+
+def test_on_a_full_disk_a_record_goes_into_its_spare(small_disk: Path) -> None:
+    path = str(small_disk / "exit.json")
+    records.make_spare(path)
+    fill(small_disk)
+    with pytest.raises(OSError) as caught:
+        records.write(str(small_disk / "state.json"), {"x": 1})
+    assert caught.value.errno == errno.ENOSPC
+    records.write(path, {"cause": "x" * 1000})
+    assert records.read(path) == {"cause": "x" * 1000}
+    assert sorted(entry.name for entry in small_disk.iterdir()) == ["exit.json", "fill"]
+
+
+def test_on_a_full_disk_the_record_before_stays(small_disk: Path) -> None:
+    path = str(small_disk / "state.json")
+    records.write(path, {"state": "running"})
+    fill(small_disk)
+    with pytest.raises(OSError):
+        records.write(path, {"state": "ended", "text": "x" * 8000})
+    assert records.read(path) == {"state": "running"}
+    with pytest.raises(OSError):
+        records.write_new_bytes(str(small_disk / "new"), b"x" * 8000)
+    assert not (small_disk / "new").exists()
+
+
+def test_a_lock_is_held_by_one_process(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    assert not records.is_locked(path)
+    assert not os.path.exists(path), "asking makes no file"
+    with Holder(path, "alone"):
+        assert records.try_lock(path) is None
+        assert records.is_locked(path)
+        assert records.wait_lock(path, 0.05) is None
+    fd = records.wait_lock(path, 5)
+    assert fd is not None
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+    assert not records.is_locked(path)
+
+
+def test_a_shared_lock_counts_when_asked_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "lease")
+    with Holder(path, "shared"):
+        assert not records.is_locked(path)
+        assert records.is_locked(path, alone=False)
+
+
+def test_lines_are_added_whole_and_read_with_their_offsets(tmp_path: Path) -> None:
+    path = str(tmp_path / "events.jsonl")
+    records.append_line(path, {"event": "a"})
+    records.append_line(path, {"event": "b"})
+    with open(path, "ab") as out:
+        out.write(b"no json\n{torn")
+    rows = list(records.read_lines(path))
+    assert [body["event"] for _, body in rows] == ["a", "b"]
+    (after_first, _), _ = rows
+    assert [body["event"] for _, body in records.read_lines(path, after_first)] == ["b"]
+    assert all(isinstance(body["t"], float) for _, body in rows)
+    assert json.loads(Path(path).read_bytes().split(b"\n")[0])["event"] == "a"
+
+
+def test_adding_a_line_never_fails(tmp_path: Path) -> None:
+    records.append_line(str(tmp_path / "none" / "events"), {"event": "a"})
+
+
+def test_the_last_lines_of_a_long_file(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    path.write_text("".join(f'{{"n": {n}}}\n' for n in range(5000)))
+    rows = records.read_last_lines(str(path), 200)
+    assert rows[-1] == {"n": 4999}
+    assert 10 < len(rows) < 20
+    assert records.read_last_lines(str(tmp_path / "none")) == []

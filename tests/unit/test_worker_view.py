@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import gpus
+import leases
+import pytest
+import records
+import view
+from paths import Workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    made = Workspace(str(tmp_path / "ws"))
+    made.make()
+    (tmp_path / "leases").mkdir()
+    return made
+
+
+def put(workspace: Workspace, run: str, at: float, state: Any = None, **spec: Any) -> None:
+    folder = Path(workspace.run(run).folder)
+    folder.mkdir()
+    body = {"id": run, "argv": ["x"], "accepted_at": at, "snapshot": "s", **spec}
+    records.write(str(folder / "spec.json"), body)
+    if state:
+        records.write(str(folder / "state.json"), {"attempt": 0, **state})
+
+
+def statuses(workspace: Workspace, full: bool = False) -> Any:
+    pairs = view.read_all(workspace)
+    maker = view.View(workspace, os.path.join(os.path.dirname(workspace.root), "leases"), pairs)
+    return {spec["id"]: maker.status(spec, state, full) for spec, state in pairs}
+
+
+def test_a_run_that_nobody_looked_at_is_queued(workspace: Workspace) -> None:
+    put(workspace, "a", 5.0)
+    (status,) = statuses(workspace).values()
+    assert (status.state, status.submitted_at, status.position) == ("queued", 5.0, 1)
+    assert view.read_pair(workspace.run("none")) is None
+
+
+def test_places_in_the_two_lines(workspace: Workspace) -> None:
+    put(workspace, "a", 1.0)
+    put(workspace, "b", 2.0, gpus=1)
+    put(workspace, "c", 3.0, {"state": "queued"})
+    put(workspace, "d", 0.0, {"state": "running"})
+    found = statuses(workspace)
+    assert {run: s.position for run, s in found.items()} == {"a": 1, "b": 1, "c": 2, "d": None}
+    assert found["c"].reason == "next after a"
+
+
+def test_what_a_run_for_a_card_waits_for(workspace: Workspace) -> None:
+    cards: list[dict[str, Any]] = [
+        {"index": n, "uuid": f"GPU-{n}", "used_mib": used} for n, used in enumerate((3, 5000, 9000))
+    ]
+    gpus.write_cache(workspace.gpus, cards)
+    folder = os.path.join(os.path.dirname(workspace.root), "leases")
+    fd = leases.claim(leases.gpu_path(folder, "GPU-1"), "first.1.x", "first")
+    assert fd is not None
+    put(workspace, "b", 2.0, gpus=3)
+    reason = statuses(workspace)["b"].reason
+    assert reason == "waits for 3 GPUs: first's, GPU 2 is in use by others (9000 MiB)"
+    os.close(fd)
+
+
+def test_a_run_with_an_order_to_stop_is_stopping_at_once(workspace: Workspace) -> None:
+    put(workspace, "a", 1.0, {"state": "running", "attempt": 1})
+    records.write(workspace.run("a").cancel, {"at": 1})
+    assert statuses(workspace)["a"].state == "stopping"
+
+
+def test_an_ended_runs_progress_is_what_was_kept(workspace: Workspace) -> None:
+    final = {"step": 9, "metrics": {"r": 1}, "t": 2.0}
+    ended = {"state": "ended", "outcome": "done", "final": final, "exit": {"code": 0}}
+    put(workspace, "a", 1.0, ended)
+    put(workspace, "b", 1.0, {"state": "running", "exit": {"code": 1}})
+    os.makedirs(workspace.run("b").logs)
+    Path(workspace.run("b").progress(0)).write_text('{"step": 4}\n')
+    Path(workspace.run("b").log(0)).write_text("12345")
+    found = statuses(workspace, full=True)
+    assert (found["a"].step, found["a"].progress_at, found["a"].exit) == (9, 2.0, {"code": 0})
+    assert (found["b"].step, found["b"].exit, found["b"].log_bytes) == (4, None, 5)
+
+
+def test_folders_that_are_no_runs_are_passed_over(workspace: Workspace) -> None:
+    put(workspace, "a", 1.0)
+    os.mkdir(os.path.join(workspace.runs, ".tmp-b-1"))
+    os.mkdir(os.path.join(workspace.runs, "empty"))
+    assert list(statuses(workspace)) == ["a"]
+
+
+def test_attempts_are_told_in_full_only(workspace: Workspace) -> None:
+    put(workspace, "a", 1.0, {"state": "queued", "attempt": 2})
+    folder = workspace.run("a").attempt(1)
+    os.makedirs(folder)
+    records.write(os.path.join(folder, "proc.json"), {"started_at": 3.0})
+    records.write(os.path.join(folder, "exit.json"), {"ended_at": 4.0, "cause": {"kind": "x"}})
+    assert statuses(workspace)["a"].attempts == []
+    first, second = statuses(workspace, full=True)["a"].attempts
+    assert (first["started_at"], first["ended_at"], first["cause"]) == (3.0, 4.0, {"kind": "x"})
+    assert (second["attempt"], second["started_at"]) == (2, None)
