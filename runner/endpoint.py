@@ -161,6 +161,9 @@ class Worker:
         stream = self._next_stream
         self._next_stream += 1
         self._streams[stream] = queue.SimpleQueue()
+        if self._over is not None:
+            # the reader has ended, or is about to, and may not have seen this stream
+            self._streams[stream].put(None)
         body = dict(arguments, verb=verb)
         if self.host.runtime == "local":
             body["local"] = local_record(self.host)

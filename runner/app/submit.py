@@ -17,7 +17,7 @@ from typing import Any
 from runner import __version__, inventory, sync, tree
 from runner.app.context import Context, read_status, seen
 from runner.endpoint import LinkLost, Worker
-from runner.errors import Conflict, HostError, OutcomeUnknown, RunnerError, SpecError
+from runner.errors import Conflict, OutcomeUnknown, RunnerError, SpecError
 from runner.interrupts import Held
 from runner.manifest import Snapshot
 from runner.model import Host
@@ -146,8 +146,11 @@ def _take_up(ctx: Context, host: Host, words: Sequence[str], snapshot: Snapshot)
             continue
         try:
             accepted = _ask(ctx, host, intent.id)
-        except HostError:
-            intent.leave_open()
+        except BaseException:
+            for each in found[found.index(intent) :]:
+                each.leave_open()
+            if chosen is not None:
+                chosen.leave_open()
             raise
         if accepted is not None:
             ctx.report.note(f"earlier  {intent.id} was accepted with the code of then; kept")
@@ -166,13 +169,15 @@ def _hand_over(
 ) -> sync.Accepted:
     """Send until the worker has answered; a lost link is made again, with the same id."""
     host = worker.host
-    for wait_s in (*RETRY_WAITS_S, None):
+    for number, wait_s in enumerate((*RETRY_WAITS_S, None)):
         try:
-            if wait_s == RETRY_WAITS_S[0]:
+            if number == 0:
                 return _send(ctx, worker, snapshot, intent, held)
             with ctx.connect(host) as again:
                 return _send(ctx, again, snapshot, intent, held)
         except LinkLost as error:
+            if wait_s is None and not held.began:
+                raise
             if wait_s is None:
                 raise OutcomeUnknown(
                     f"{host.name}: the link broke; {intent.id} may or may not have been accepted",

@@ -1,0 +1,284 @@
+"""Every byte of a log once, in order, from wherever one begins, through cuts, to the run's end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import wire
+from runner.app import runs, tail
+from runner.app.context import Context
+from runner.errors import HostError, NotFound, WorkerError
+from runner.model import Project
+from tests.helpers.hostile_worker import Frame, hostile_host
+from tests.helpers.link import Link, make_link
+from tests.helpers.local_worker import LocalWorker, Notes
+from tests.helpers.wait import wait_for
+
+ROOT = Path(__file__).parents[2]
+LINKED = 'runtime = "docker"\nssh = "local"\n'
+BINARY = random.Random(1).randbytes(700_000)
+PRINTS = """
+import random, sys, time
+data = random.Random(1).randbytes(700_000)
+rng = random.Random(2)
+out = sys.stdout.buffer
+while data:
+    size = rng.choice([1, 10, 100_000])
+    out.write(data[:size]); out.flush()
+    data = data[size:]
+    if size == 100_000: time.sleep(0.05)
+"""
+COUNTS = """
+import itertools, sys, time
+for number in itertools.count():
+    print("line", number, flush=True)
+    time.sleep(0.005)
+"""
+
+
+class Follower:
+    """A tail in a thread."""
+
+    def __init__(self, worker: LocalWorker, run: str, host: str = "local", **options: Any) -> None:
+        self.data = b""
+        self.error: BaseException | None = None
+        self.last: Any = None
+        options = {"rank": 0, "start": 0, "lines": None, "follow": True} | options
+        ref = runs.RunRef(run, host)
+
+        def write(piece: bytes) -> None:
+            self.data += piece
+
+        def act() -> None:
+            try:
+                self.last = tail.tail(worker.ctx, ref, write=write, **options)
+            except BaseException as error:
+                self.error = error
+
+        self._thread = threading.Thread(target=act)
+        self._thread.start()
+
+    def end(self) -> bytes:
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the tail goes on"
+        if self.error is not None:
+            raise self.error
+        return self.data
+
+
+@pytest.fixture
+def link(shared_worker: LocalWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
+    shared_worker.file("hosts/far.toml", LINKED)
+    monkeypatch.setattr(tail, "RETRY_WAITS_S", (0.05,))
+    return make_link(tmp_path / "link", monkeypatch.setenv)
+
+
+def test_every_byte_of_a_binary_log_comes_once(shared_worker: LocalWorker) -> None:
+    run = shared_worker.python(PRINTS)
+    follower = Follower(shared_worker, run)
+    assert follower.end() == BINARY
+    assert follower.last.status.outcome == "done"
+    assert shared_worker.tail(run) == BINARY
+
+
+def test_tail_begins_where_it_is_told(shared_worker: LocalWorker) -> None:
+    run = shared_worker.python("for n in range(30): print('line', n)")
+    shared_worker.wait(run)
+    whole = b"".join(b"line %d\n" % n for n in range(30))
+    assert shared_worker.tail(run) == whole
+    assert shared_worker.tail(run, start=100) == whole[100:]
+    assert shared_worker.tail(run, start=len(whole)) == b""
+    assert shared_worker.tail(run, start=10**9) == b""
+    assert shared_worker.tail(run, lines=0) == b""
+    assert shared_worker.tail(run, lines=2) == b"line 28\nline 29\n"
+    assert shared_worker.tail(run, lines=10**6) == whole
+    notes = shared_worker.report.notes
+    assert f"last 2 lines of {len(whole)} bytes; all: --from 0" in notes
+    assert not any("last 1000000 lines" in note for note in notes)
+
+
+@pytest.mark.parametrize("count", [1, 3, 5000])
+def test_last_lines_of_any_length(shared_worker: LocalWorker, count: int) -> None:
+    code = (
+        "import sys; sys.stdout.write(''.join('x' * (n % 97) + '\\n' for n in range(9000)) + 'end')"
+    )
+    run = shared_worker.python(code)
+    shared_worker.wait(run)
+    lines = [b"x" * (n % 97) + b"\n" for n in range(9000)] + [b"end"]
+    assert shared_worker.tail(run, lines=count) == b"".join(lines[-count:])
+
+
+def test_tail_without_follow_ends_at_once(shared_worker: LocalWorker) -> None:
+    run = shared_worker.python("import time; print('here', flush=True); time.sleep(600)")
+    shared_worker.until_logged(run, "here")
+    assert shared_worker.tail(run, follow=False) == b"here\n"
+    shared_worker.cancel(run, now=True)
+
+
+def test_each_rank_has_its_own_log(shared_worker: LocalWorker) -> None:
+    code = "import os; print('rank', os.environ['RANK'])"
+    shared_worker.file("r.py", code)
+    run = shared_worker.submit("python", "r.py", words=("nproc=1",))
+    shared_worker.wait(run)
+    (shared_worker.workspace / "logs" / run / "rank-1.log").write_text("rank 1\n")
+    spec = shared_worker.run_folder(run) / "spec.json"
+    spec.write_text(
+        spec.read_text().replace('"nproc":1', '"nproc":2').replace('"nproc": 1', '"nproc": 2')
+    )
+    assert shared_worker.tail(run, rank=1) == b"rank 1\n"
+    with pytest.raises(WorkerError, match=r"has 2 rank\(s\), from 0"):
+        shared_worker.tail(run, rank=2)
+
+
+def test_queued_run_is_waited_for_and_told_from_its_first_byte(local_worker: LocalWorker) -> None:
+    local_worker.host(slots=1)
+    gate = local_worker.root / "gate"
+    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    local_worker.python(code)
+    run = local_worker.python("print('at last')")
+    follower = Follower(local_worker, run)
+    wait_for(lambda: local_worker.status(run).status.state == "queued", 10, "a queued run")
+    gate.touch()
+    assert follower.end() == b"at last\n"
+
+
+def test_tail_ends_with_the_run(shared_worker: LocalWorker) -> None:
+    run = shared_worker.python(COUNTS)
+    follower = Follower(shared_worker, run)
+    wait_for(lambda: len(follower.data) > 100, 20, "some lines")
+    shared_worker.cancel(run, now=True)
+    assert follower.end() == shared_worker.log(run)
+    assert follower.last.status.outcome == "cancelled"
+
+
+def test_cut_link_goes_on_at_the_next_byte(shared_worker: LocalWorker, link: Link) -> None:
+    run = shared_worker.python(PRINTS)
+    link.cut_after(100_000)
+    follower = Follower(shared_worker, run, "far")
+    wait_for(lambda: link.received >= 100_000, 20, "the cut")
+    link.cut_after(200_000)
+    assert follower.end() == BINARY
+    assert any("link lost" in note for note in shared_worker.report.notes)
+
+
+def test_killed_worker_program_is_started_again(
+    shared_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "RETRY_WAITS_S", (0.05,))
+    run = shared_worker.python(COUNTS)
+    follower = Follower(shared_worker, run)
+    for _ in range(3):
+        size = len(follower.data)
+        wait_for(lambda size=size: len(follower.data) > size + 50, 20, "new lines")
+        for pid in programs(shared_worker):
+            os.kill(pid, signal.SIGKILL)
+    size = len(follower.data)
+    wait_for(lambda: len(follower.data) > size + 50, 20, "new lines")
+    shared_worker.cancel(run, now=True)
+    assert follower.end() == shared_worker.log(run)
+
+
+def test_last_lines_are_not_told_twice_after_a_cut(shared_worker: LocalWorker, link: Link) -> None:
+    run = shared_worker.python(COUNTS)
+    shared_worker.until_logged(run, "line 9\n")
+    follower = Follower(shared_worker, run, "far", start=None, lines=3)
+    wait_for(lambda: len(follower.data) > 100, 20, "some lines")
+    for pid in programs(shared_worker):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: len(follower.data) > 1000, 20, "more lines")
+    shared_worker.cancel(run, now=True)
+    data = follower.end()
+    assert shared_worker.log(run).endswith(data)
+    assert data.startswith(b"line ")
+
+
+def programs(worker: LocalWorker) -> list[int]:
+    """The worker programs of conversations."""
+    return [pid for pid, words in worker.machinery().items() if "exec(bytes.fromhex" in words]
+
+
+def test_host_that_never_answers_ends_the_tail(shared_worker: LocalWorker, link: Link) -> None:
+    run = shared_worker.python("pass")
+    shared_worker.wait(run)
+    link.take_down()
+    with pytest.raises(HostError):
+        Follower(shared_worker, run, "far").end()
+
+
+def test_reader_that_has_seen_enough(shared_worker: LocalWorker) -> None:
+    run = shared_worker.python(COUNTS)
+    shared_worker.until_logged(run, "line 1\n")
+    program = f"{sys.executable} -m runner tail {run} | head -1"
+    env = dict(os.environ, PYTHONPATH=str(ROOT))
+    began = time.monotonic()
+    done = subprocess.run(
+        ["sh", "-c", program],
+        cwd=shared_worker.project,
+        env=env,
+        capture_output=True,
+        timeout=30,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == (b"line 0\n", b"")
+    assert time.monotonic() - began < 15
+    wait_for(lambda: not programs(shared_worker), 10, "the end of the worker program")
+    assert shared_worker.status(run).status.state == "running"
+    shared_worker.cancel(run, now=True)
+
+
+def test_run_that_is_not_there(shared_worker: LocalWorker) -> None:
+    shared_worker.python("pass")
+    with pytest.raises(NotFound, match="no run nope here"):
+        shared_worker.tail("nope")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bytes]:
+    def act(*frames: Frame) -> bytes:
+        host = hostile_host(tmp_path, monkeypatch.setenv, {"tail": list(frames)})
+        ctx = Context(Project(tmp_path, "p", "p"), {"bad": host}, Notes())
+        pieces: list[bytes] = []
+        tail.tail(ctx, runs.RunRef("a-1", "bad"), 0, 0, None, True, pieces.append)
+        return b"".join(pieces)
+
+    return act
+
+
+def piece(offset: int, data: bytes) -> Frame:
+    return (wire.DATA, (wire.TAIL_HEAD.pack(offset) + data).hex())
+
+
+END: Frame = (wire.REP, {"run": {"id": "a-1", "state": "ended"}})
+
+
+def test_bytes_that_come_again_are_written_once(hostile: Callable[..., bytes]) -> None:
+    frames = [piece(0, b"abc"), piece(1, b"bcd"), piece(0, b"ab"), piece(4, b"e"), END]
+    assert hostile(*frames) == b"abcde"
+
+
+@pytest.mark.parametrize(
+    ("frames", "says"),
+    [
+        ([piece(0, b"abc"), piece(4, b"e")], "bytes 3 to 4 of the log did not come"),
+        ([(wire.DATA, "0000")], "without its place"),
+        ([(wire.EVENT, "5b5d")], "cannot be read"),
+        ([(wire.REP, {"run": None})], "cannot be read"),
+        ([(wire.REP, {"run": {"id": "../x", "state": "ended"}})], "cannot be read"),
+    ],
+)
+def test_wrong_answers_are_named(
+    hostile: Callable[..., bytes], frames: list[Frame], says: str
+) -> None:
+    with pytest.raises(WorkerError, match=says):
+        hostile(*frames)

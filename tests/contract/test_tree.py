@@ -1,0 +1,280 @@
+"""A project folder in a git work tree, and that the rules mean the same without git."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from runner import tree
+from runner.errors import SpecError
+from runner.manifest import Snapshot
+
+pytestmark = pytest.mark.usefixtures("git")
+AS_SOMEBODY = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration of the machine's or the user's own has a say."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("GIT_DIR", raising=False)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty git work tree."""
+    folder = tmp_path / "p"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    return folder
+
+
+def git(folder: Path, *words: str) -> str:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    env["GIT_CONFIG_NOSYSTEM"] = "1"
+    argv = ["git", *AS_SOMEBODY, *words]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, check=True, env=env, timeout=60)
+    return os.fsdecode(done.stdout)
+
+
+def put(root: Path, *names: str, text: str = "x") -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def names(snapshot: Snapshot) -> list[str]:
+    return [row[0] for row in snapshot.rows]
+
+
+def travel(root: Path) -> list[str]:
+    return names(tree.read_snapshot(root))
+
+
+def test_untracked_files_travel_and_ignored_ones_do_not(root: Path) -> None:
+    put(root, "new.py", "a.log", "sub/keep.log", "sub/b.log", "data/x")
+    put(root, ".gitignore", text="*.log\ndata/\n")
+    put(root, "sub/.gitignore", text="!keep.log\n")
+    snapshot = tree.read_snapshot(root)
+    assert names(snapshot) == [".gitignore", "new.py", "sub/.gitignore", "sub/keep.log"]
+    assert snapshot.skipped == ("3 by .gitignore",)
+
+
+def test_tracked_files_travel_though_a_rule_matches_them(root: Path) -> None:
+    put(root, "d/tracked", "d/other", "d/deep/x", "a.log", "b.log")
+    put(root, ".gitignore", text="d/\n*.log\n")
+    git(root, "add", "-f", "d/tracked", "a.log")
+    assert travel(root) == [".gitignore", "a.log", "d/tracked"]
+
+
+def test_what_is_on_disk_travels_not_what_is_committed(root: Path) -> None:
+    put(root, "a", "gone")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "1")
+    put(root, "a", text="edited")
+    (root / "gone").unlink()
+    ((path, _, _, size, _),) = tree.read_snapshot(root).rows
+    assert (path, size) == ("a", 6)
+
+
+def test_rules_of_the_repository_above_and_of_the_user_count(root: Path, tmp_path: Path) -> None:
+    put(root, "p/a.py", "p/a.tmp1", "p/a.mine", "p/a.info")
+    put(root, ".gitignore", text="*.tmp1\n")
+    put(root, ".git/info/exclude", text="*.info\n")
+    put(tmp_path, "config/git/ignore", text="*.mine\n")
+    assert travel(root / "p") == ["a.py"]
+
+
+def test_runnerignore_comes_after_git_and_brings_back(root: Path) -> None:
+    put(root, "data/keep.csv", "data/big/x", "data/big/keep.csv", "tracked.py", "a.py")
+    put(root, ".gitignore", text="data/\n")
+    put(root, ".runnerignore", text="!keep.csv\ntracked.py\n")
+    git(root, "add", "tracked.py")
+    expected = [".gitignore", ".runnerignore", "a.py", "data/big/keep.csv", "data/keep.csv"]
+    assert travel(root) == expected
+
+
+def test_ignored_folders_do_not_travel_empty_when_something_is_brought_back(root: Path) -> None:
+    put(root, "data/a/b/c", "deps/x/y", "a.py")
+    (root / "deps" / "void").mkdir()
+    put(root, ".gitignore", text="data/\ndeps/\n")
+    put(root, ".runnerignore", text="!nothing.csv\n")
+    assert travel(root) == [".gitignore", ".runnerignore", "a.py"]
+
+
+def test_empty_folders_travel_also_in_git(root: Path) -> None:
+    (root / "out" / "deep").mkdir(parents=True)
+    put(root, "a")
+    assert travel(root) == ["a", "out/deep"]
+
+
+def test_repository_within_is_read_by_its_own_rules(root: Path) -> None:
+    put(root, "a.py", "lib/b.py", "lib/data/big", "lib/sub/x.o", "lib/sub/x.c")
+    put(root, "lib/.gitignore", text="data/\n*.o\n")
+    git(root / "lib", "init", "-q")
+    assert travel(root) == ["a.py", "lib/.gitignore", "lib/b.py", "lib/sub/x.c"]
+
+
+def test_submodule_travels_with_its_files(root: Path, tmp_path: Path) -> None:
+    lib = tmp_path / "lib"
+    put(lib, "b.py", "junk.o")
+    put(lib, ".gitignore", text="*.o\n")
+    git(lib, "init", "-q")
+    git(lib, "add", ".")
+    git(lib, "commit", "-qm", "1")
+    git(root, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(lib), "lib")
+    put(root, "lib/more.o", "a.py")
+    assert travel(root) == [".gitmodules", "a.py", "lib/.gitignore", "lib/b.py"]
+
+
+def test_project_that_an_outer_repository_ignores_is_read_by_its_own_rules(
+    root: Path,
+) -> None:
+    put(root, ".gitignore", text="*\n")
+    put(root, "p/a.py", "p/data/x", "p/sub/y.log")
+    put(root, "p/.gitignore", text="data/\n*.log\n")
+    assert travel(root / "p") == [".gitignore", "a.py"]
+
+
+@pytest.mark.parametrize("broken", ["index", "HEAD", "config", "file"])
+def test_broken_repository_is_read_by_its_rule_files(root: Path, broken: str) -> None:
+    put(root, "a.py", "data/x", "a.log")
+    put(root, ".gitignore", text="data/\n*.log\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "1")
+    if broken == "index":
+        os.truncate(root / ".git" / "index", 10)
+    elif broken == "file":
+        (root / ".git").rename(root.parent / "elsewhere")
+        (root / ".git").write_text("gitdir: /nowhere\n")
+    else:
+        (root / ".git" / broken).write_text("\0nonsense[")
+    assert travel(root) == [".gitignore", "a.py"]
+
+
+def test_without_git_installed_the_rules_are_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(root, "a.py", "data/x", "sub/y.log", "sub/keep.log")
+    put(root, ".gitignore", text="data/\n*.log\n")
+    put(root, "sub/.gitignore", text="!keep.log\n")
+    with_git = travel(root)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert travel(root) == with_git == [".gitignore", "a.py", "sub/.gitignore", "sub/keep.log"]
+
+
+def test_git_variables_of_a_hook_do_not_lead_elsewhere(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    put(root, "a.py", "b.log")
+    put(root, ".gitignore", text="*.log\n")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    assert travel(root) == [".gitignore", "a.py"]
+
+
+def test_the_repository_is_not_touched(root: Path) -> None:
+    put(root, "a", "b")
+    git(root, "add", "a")
+    git(root, "commit", "-qm", "1")
+    os.utime(root / "a", (1, 1))  # git would like to note this in its index
+    before = {p: p.stat().st_mtime_ns for p in (root / ".git").rglob("*")}
+    tree.read_snapshot(root)
+    assert {p: p.stat().st_mtime_ns for p in (root / ".git").rglob("*")} == before
+
+
+def test_facts_of_the_code(root: Path) -> None:
+    put(root, "a", "b", "c", "d e")
+    assert tree.read_snapshot(root).code["commit"] is None
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "1")
+    commit = git(root, "rev-parse", "HEAD").strip()
+    clean = {"commit": commit, "branch": "main", "edited": 0, "files": 4, "bytes": 4}
+    assert tree.read_snapshot(root).code == clean
+    put(root, "a", text="zz")
+    git(root, "mv", "b", "2 b")
+    (root / "c").unlink()
+    put(root, "? new")
+    assert tree.read_snapshot(root).code == clean | {"edited": 4, "bytes": 5}
+    git(root, "checkout", "-q", "--detach")
+    assert tree.read_snapshot(root).code["branch"] == "(detached)"
+
+
+def test_names_of_odd_bytes_are_ignored_like_others(root: Path) -> None:
+    for name in (b"a\xff.log", b"b\xff.py", b"new\nline.log", b'q".py'):
+        (root / os.fsdecode(name)).write_text("x")
+    put(root, ".gitignore", text="*.log\n")
+    assert travel(root) == [".gitignore", "b\udcff.py", 'q".py']
+
+
+def test_file_that_changes_while_it_is_read_is_named(root: Path) -> None:
+    put(root, "growing.log")
+    os.truncate(root / "growing.log", 30_000_000)
+    stop = threading.Event()
+
+    def grow() -> None:
+        with open(root / "growing.log", "ab", buffering=0) as file:
+            while not stop.wait(0.001):
+                file.write(b"x")
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    try:
+        with pytest.raises(SpecError, match=r"growing\.log changes while it is read.*runnerignore"):
+            tree.read_snapshot(root)
+    finally:
+        stop.set()
+        thread.join()
+
+
+# the same meaning with git and without
+
+PARTS = ["a", "b", "data", "x.log", "y.py", "a b", "[z]", "#h", "!n", ".e", "ü"]
+RULES = [
+    *("a", "b/", "/data", "data/", "*.log", "!x.log", "a/b", "/a/*", "!/a/b", "**/b", "a/**"),
+    *("a/**/x.log", "*.py", "!y.py", "[ab]", "[!ab]", "?", "data/*.log", "!data/", "\\#h", "\\!n"),
+    *("# a comment", "", "a b", "a\\ b", "*", "!*/", "!*.py", ".*", "\\[z\\]", "/*/b", "**", "ü"),
+    *("b/**", "!b/a", "*/", "a*", "!a*", "data/**/b", "/x.log", "*.l[o-p]g", "a/", "!a/", "b "),
+]
+
+
+def grow_tree(root: Path, rng: random.Random) -> None:
+    for _ in range(rng.randrange(5, 25)):
+        path = root.joinpath(*rng.choices(PARTS, k=rng.randrange(1, 5)))
+        if not any(parent.is_file() for parent in path.parents) and not path.is_dir():
+            put(root, os.fspath(path.relative_to(root)))
+    folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
+    for folder in rng.sample(folders, min(len(folders), rng.randrange(1, 4))):
+        rules = rng.choices(RULES, k=rng.randrange(1, 7))
+        (folder / ".gitignore").write_text("\n".join(rules) + rng.choice(["", "\n"]))
+
+
+@pytest.mark.parametrize("seeds", [range(50), range(50, 100)], ids=str)
+def test_rules_mean_without_git_what_they_mean_to_git(tmp_path: Path, seeds: range) -> None:
+    wrong = []
+    for seed in seeds:
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        grow_tree(folder, random.Random(seed))
+        without = tree.read_snapshot(folder).rows
+        git(folder, "init", "-q")
+        listed = git(folder, "ls-files", "-z", "-co", "--exclude-standard")
+        by_git = {name for name in listed.split("\0") if name}
+        with_git = tree.read_snapshot(folder).rows
+        if without != with_git or {row[0] for row in with_git if row[1] == "f"} != by_git:
+            rules = {
+                os.fspath(path.relative_to(folder)): path.read_text()
+                for path in folder.rglob(".gitignore")
+            }
+            wrong.append((seed, rules, {row[:2] for row in set(without) ^ set(with_git)}))
+    assert not wrong, "\n".join(map(repr, wrong))

@@ -1,0 +1,282 @@
+"""The project's own records: torn ones are passed over, intents have one owner at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import SpecError
+from runner.model import Project
+from runner.store import Store
+from tests.helpers.wait import wait_for
+
+ROOT = Path(__file__).parents[2]
+OWNER = """
+import sys, time
+from pathlib import Path
+from runner.model import Project
+from runner.store import Store
+store = Store(Project(Path(sys.argv[1]), "p", "p"))
+intent = store.write_intent({"id": "a-1", "words": ["host=local", "x"], "at": 5.0})
+print("written", flush=True)
+if sys.argv[2] == "waits":
+    sys.stdin.read()
+    intent.close()
+print("closed", flush=True)
+"""
+WORDS = ["host=local", "x"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(Project(tmp_path, "p", "p"))
+
+
+def status(run: str, **more: Any) -> dict[str, Any]:
+    return {"id": run, "state": "queued", **more}
+
+
+def test_nothing_is_made_by_looking(store: Store, tmp_path: Path) -> None:
+    assert store.records() == []
+    assert store.record("a-1") is None
+    assert store.open_intents(WORDS) == []
+    assert store.pulled("a-1") == {}
+    assert store.last_snapshot("gpu1") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_put_comes_back(store: Store) -> None:
+    store.put("gpu1", status("b-1", submitted_at=2.0), 10.0)
+    store.put("gpu2", status("a-1", submitted_at=3.0), 11.0)
+    store.put_snapshot("gpu1", "w-1", "d" * 64)
+    store.put_pulled("a-1", {"complete": True})
+    assert [(r.id, r.host, r.seen_at) for r in store.records()] == [
+        ("b-1", "gpu1", 10.0),
+        ("a-1", "gpu2", 11.0),
+    ]
+    assert store.last_snapshot("gpu1") == ("w-1", "d" * 64)
+    assert store.pulled("a-1")["complete"] is True
+
+
+def test_records_are_the_owners_alone_and_nobodys_code(store: Store, tmp_path: Path) -> None:
+    store.put("gpu1", status("a-1"), 1.0)
+    store.write_intent({"id": "a-2", "words": []}).leave_open()
+    files = list(tmp_path.rglob("*.json"))
+    assert [path.stat().st_mode & 0o777 for path in files] == [0o600, 0o600]
+    assert (tmp_path / ".runner" / ".gitignore").read_text() == "*\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"run": 3}',
+        '{"run": {"id": "a-1"}}',
+        '{"run": {"id": "a-1", "state": "queued"}}',
+        '{"run": {"id": "a-1", "state": "queued"}, "host": "h", "seen_at": "noon"}',
+        '{"run": {"id": "b-9", "state": "queued"}, "host": "h", "seen_at": 1}',
+        '{"run": {"id": "a-1", "state": "queued", "submitted_at": "x"}, "host": "h", "seen_at": 1}',
+        "\0" * 4096,
+    ],
+)
+def test_torn_record_is_passed_over_and_can_be_written_again(
+    store: Store, tmp_path: Path, text: str
+) -> None:
+    store.put("gpu1", status("b-1"), 1.0)
+    torn = tmp_path / ".runner" / "runs" / "a-1.json"
+    torn.write_text(text)
+    assert [record.id for record in store.records()] == ["b-1"]
+    assert store.record("a-1") is None
+    store.put("gpu1", status("a-1"), 2.0)
+    assert store.record("a-1") is not None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"worker": "w"}'])
+def test_torn_record_of_a_worker_is_no_record(store: Store, tmp_path: Path, text: str) -> None:
+    store.put_snapshot("gpu1", "w-1", "d")
+    (tmp_path / ".runner" / "workers" / "gpu1.json").write_text(text)
+    assert store.last_snapshot("gpu1") is None
+
+
+def test_half_written_file_of_a_killed_process_is_no_record(store: Store, tmp_path: Path) -> None:
+    store.put("gpu1", status("a-1"), 1.0)
+    (tmp_path / ".runner" / "runs" / ".b-1.99.tmp").write_text('{"run"')
+    (tmp_path / ".runner" / "runs" / ".b-1.json").write_text('{"run"')
+    assert [record.id for record in store.records()] == ["a-1"]
+
+
+def test_ended_run_is_not_written_again(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / ".runner" / "runs" / "a-1.json"
+    store.put("gpu1", status("a-1") | {"state": "ended"}, 1.0)
+    before = path.stat().st_ino
+    store.put("gpu1", status("a-1") | {"state": "ended"}, 2.0)
+    assert path.stat().st_ino == before
+    store.put("gpu1", status("a-1", outcome="done") | {"state": "ended"}, 3.0)
+    assert path.stat().st_ino != before
+
+
+def test_threads_may_write_the_same_record_at_once(store: Store) -> None:
+    problems: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            for number in range(100):
+                store.put("gpu1", status("a-1"), float(number))
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert store.record("a-1") is not None
+
+
+def test_records_that_cannot_be_written_are_a_users_matter(store: Store, tmp_path: Path) -> None:
+    (tmp_path / ".runner").write_text("")
+    with pytest.raises(SpecError, match="cannot be made"):
+        store.put("gpu1", status("a-1"), 1.0)
+    (tmp_path / ".runner").unlink()
+    (tmp_path / ".runner" / "runs" / "a-1.json").mkdir(parents=True)
+    (tmp_path / ".runner" / "intents" / "a-1.json").mkdir(parents=True)
+    with pytest.raises(SpecError, match=r"a-1\.json cannot be written"):
+        store.put("gpu1", status("a-1"), 1.0)
+    with pytest.raises(SpecError, match=r"a-1\.json cannot be written"):
+        store.write_intent({"id": "a-1", "words": []})
+    assert [path.name for path in (tmp_path / ".runner" / "runs").iterdir()] == ["a-1.json"]
+
+
+class Other:
+    """Another process of the same project."""
+
+    def __init__(self, root: Path, then: str) -> None:
+        argv = [sys.executable, "-c", OWNER, str(root), then]
+        pipe = subprocess.PIPE
+        env = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+        self.child = subprocess.Popen(argv, stdin=pipe, stdout=pipe, env=env, text=True)
+        assert self.child.stdout is not None
+        assert self.child.stdout.readline() == "written\n"
+
+    def end(self) -> None:
+        assert self.child.stdin is not None
+        self.child.stdin.close()
+        self.child.wait(10)
+
+    def close(self) -> None:
+        self.child.kill()
+        self.child.wait()
+        for stream in (self.child.stdin, self.child.stdout):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def living(tmp_path: Path) -> Iterator[Other]:
+    other = Other(tmp_path, "waits")
+    yield other
+    other.close()
+
+
+def test_intent_of_a_living_process_is_not_taken(store: Store, living: Other) -> None:
+    assert store.open_intents(WORDS) == []
+    living.end()
+    assert store.open_intents(WORDS) == []
+
+
+def test_intent_of_a_dead_process_is_taken_once(store: Store, living: Other) -> None:
+    living.close()
+    (intent,) = store.open_intents(WORDS)
+    assert (intent.id, intent.body["at"]) == ("a-1", 5.0)
+    assert store.open_intents(WORDS) == [], "it has an owner again"
+    intent.leave_open()
+    (intent,) = store.open_intents(WORDS)
+    intent.close()
+    assert store.open_intents(WORDS) == []
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["x"], ["host=local"], ["host=local", "x", "y"], ["x", "host=local"]]
+)
+def test_intent_of_other_words_is_not_taken(store: Store, tmp_path: Path, words: list[str]) -> None:
+    store.write_intent({"id": "a-1", "words": WORDS}).leave_open()
+    assert store.open_intents(words) == []
+    (intent,) = store.open_intents(WORDS)
+    intent.close()
+
+
+def test_intents_come_oldest_first(store: Store) -> None:
+    for name, at in (("a-1", 3.0), ("a-2", 1.0), ("a-3", 2.0)):
+        store.write_intent({"id": name, "words": WORDS, "at": at}).leave_open()
+    found = store.open_intents(WORDS)
+    assert [intent.id for intent in found] == ["a-2", "a-3", "a-1"]
+    for intent in found:
+        intent.close()
+
+
+def test_torn_intent_is_passed_over(store: Store, tmp_path: Path) -> None:
+    store.write_intent({"id": "a-1", "words": WORDS}).leave_open()
+    (tmp_path / ".runner" / "intents" / "a-0.json").write_text('{"words": ["host=local", "x"')
+    (intent,) = store.open_intents(WORDS)
+    assert intent.id == "a-1"
+    intent.close()
+
+
+def test_intent_closed_while_it_is_looked_at_is_not_taken(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process prints the id and closes it between our opening the file and locking it."""
+    intent = store.write_intent({"id": "a-1", "words": WORDS})
+    flock = fcntl.flock
+
+    def late(fd: int, operation: int) -> None:
+        if operation & fcntl.LOCK_NB:
+            intent.close()
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert store.open_intents(WORDS) == []
+
+
+def test_only_one_looks_at_intents_at_a_time(store: Store) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def look() -> None:
+        with store.intents_locked():
+            inside.append(1)
+            most.append(len(inside))
+            wait_for(lambda: True, 1, "a turn")
+            inside.pop()
+
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 8
+
+
+def test_lock_that_does_not_come_free_is_named(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.store.LOCK_LIMIT_S", 0.05)
+    with (
+        store.intents_locked(),
+        pytest.raises(SpecError, match="locked by another submit"),
+        store.intents_locked(),
+    ):
+        pass

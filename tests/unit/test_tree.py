@@ -1,0 +1,237 @@
+"""What a project folder becomes without git: rows, modes, links, and what cannot travel."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from runner import tree
+from runner.errors import SpecError
+from runner.manifest import Snapshot
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder outside any git work tree."""
+    return tmp_path
+
+
+def put(root: Path, *names: str, text: str = "x") -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def names(snapshot: Snapshot) -> list[str]:
+    return [row[0] for row in snapshot.rows]
+
+
+def test_rows_say_path_mode_size_and_digest(root: Path) -> None:
+    put(root, "a.py", "run.sh", "empty/.keep")
+    (root / "run.sh").chmod(0o700)
+    (root / "bare").mkdir()
+    (root / "to-a").symlink_to("a.py")
+    digest = hashlib.sha256(b"x").hexdigest()
+    assert tree.read_snapshot(root).rows == (
+        ("a.py", "f", 0o644, 1, digest),
+        ("bare", "d", 0, 0, ""),
+        ("empty/.keep", "f", 0o644, 1, digest),
+        ("run.sh", "f", 0o755, 1, digest),
+        ("to-a", "l", 0, 0, "a.py"),
+    )
+
+
+def test_edit_of_the_same_size_and_time_is_noticed(root: Path) -> None:
+    put(root, "m.py", text="a=1")
+    before = os.stat(root / "m.py")
+    first = tree.read_snapshot(root)
+    put(root, "m.py", text="a=2")
+    os.utime(root / "m.py", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert tree.read_snapshot(root).digest != first.digest
+
+
+def test_executable_bit_alone_makes_another_snapshot(root: Path) -> None:
+    put(root, "run.sh")
+    first = tree.read_snapshot(root)
+    (root / "run.sh").chmod(0o755)
+    assert tree.read_snapshot(root).digest != first.digest
+
+
+def test_same_folder_is_the_same_snapshot(
+    root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    put(root, "b", "a", "d/c")
+    put(other, "d/c", "a", "b")
+    assert tree.read_snapshot(root).digest == tree.read_snapshot(other).digest
+
+
+def test_never_sent(root: Path) -> None:
+    put(
+        root,
+        "results/r",
+        "build/b",
+        "dist/d",
+        "hosts/h.toml",
+        ".venv/v",
+        ".runner/x",
+        "a.egg-info/p",
+    )
+    put(root, "__pycache__/a.pyc", "sub/__pycache__/a.pyc", "sub/.git", ".git/config")
+    put(root, "sub/results/kept", "sub/build/kept", "hosts.py")
+    assert names(tree.read_snapshot(root)) == ["hosts.py", "sub/build/kept", "sub/results/kept"]
+
+
+def test_nested_rules_and_negations(root: Path) -> None:
+    put(root, "a.log", "keep.log", "sub/a.log", "sub/keep.log", "sub/own.txt", "own.txt", "d/x")
+    put(root, ".gitignore", text="*.log\n!keep.log\n/d/\n")
+    put(root, "sub/.gitignore", text="keep.log\nown.txt\n!a.log\n")
+    found = names(tree.read_snapshot(root))
+    assert found == [".gitignore", "keep.log", "own.txt", "sub/.gitignore", "sub/a.log"]
+
+
+def test_runnerignore_brings_back_and_has_the_last_word(root: Path) -> None:
+    put(root, "data/keep.csv", "data/big.csv", "data/deep/keep.csv", "data/deep/x", "a.pt", "b.pt")
+    put(root, ".gitignore", text="data/\n*.pt\n")
+    put(root, ".runnerignore", text="!keep.csv\n!a.pt\n.gitignore\n")
+    snapshot = tree.read_snapshot(root)
+    assert names(snapshot) == [".runnerignore", "a.pt", "data/deep/keep.csv", "data/keep.csv"]
+    assert snapshot.skipped == ("3 by .gitignore", "1 by .runnerignore")
+
+
+def test_folder_from_which_nothing_is_brought_back_does_not_travel_empty(root: Path) -> None:
+    put(root, "data/a/b", "a.py")
+    put(root, ".gitignore", text="data/\n")
+    put(root, ".runnerignore", text="!other.csv\n")
+    assert names(tree.read_snapshot(root)) == [".gitignore", ".runnerignore", "a.py"]
+
+
+def test_rule_inside_a_left_out_folder_brings_nothing_back(root: Path) -> None:
+    put(root, "data/a")
+    put(root, "data/.gitignore", text="!a\n")
+    put(root, ".gitignore", text="data/\n")
+    put(root, ".runnerignore", text="!other.csv\n")
+    assert names(tree.read_snapshot(root)) == [".gitignore", ".runnerignore"]
+
+
+def test_rule_file_from_another_editor_means_the_same(root: Path) -> None:
+    put(root, "a.log", "b.log", "x\u2028y", "x", "y")
+    (root / ".gitignore").write_bytes(b"\xef\xbb\xbfa.log\r\nb.log\r\n!\nx\xe2\x80\xa8y\n\\\n")
+    assert names(tree.read_snapshot(root)) == [".gitignore", "x", "y"]
+
+
+def test_links_inside_travel_as_links(root: Path) -> None:
+    put(root, "sub/f", "a/b/c")
+    for name, target in {
+        "b": "nowhere",
+        "c": ".",
+        "d": "sub/f",
+        "a/up": "../sub/f",
+        "a/b/top": "../../a",
+        "loop": "loop",
+        "folder": "sub",
+    }.items():
+        (root / name).symlink_to(target)
+    rows = {row[0]: row[4] for row in tree.read_snapshot(root).rows if row[1] == "l"}
+    assert rows == {
+        "b": "nowhere",
+        "c": ".",
+        "d": "sub/f",
+        "a/up": "../sub/f",
+        "a/b/top": "../../a",
+        "loop": "loop",
+        "folder": "sub",
+    }
+
+
+@pytest.mark.parametrize("target", ["/etc/hostname", "..", "../x", "a/../../x", "./.././y"])
+def test_link_that_leaves_is_refused_by_name(root: Path, target: str) -> None:
+    put(root, "a/b")
+    (root / "out").symlink_to(target)
+    with pytest.raises(SpecError) as caught:
+        tree.read_snapshot(root)
+    assert "out is a link that leaves the project" in caught.value.message
+    assert target in caught.value.message
+    assert ".runnerignore" in caught.value.advice[0]
+    put(root, ".runnerignore", text="out\n")
+    assert names(tree.read_snapshot(root)) == [".runnerignore", "a/b"]
+
+
+def test_names_of_odd_bytes(root: Path) -> None:
+    odd = [b"a\xff\xfe", b"new\nline", b"\xc3\xbc", b"-rf", b" ", b"'q'\"", b"*?[", b"\x1b[31m"]
+    for name in odd:
+        (root / os.fsdecode(name)).write_text("x")
+    found = [os.fsencode(name) for name in names(tree.read_snapshot(root))]
+    assert sorted(found) == sorted(odd)
+
+
+def test_odd_names_obey_rules_of_the_same_bytes(root: Path) -> None:
+    (root / os.fsdecode(b"a\xff")).write_text("x")
+    (root / os.fsdecode(b"b\xff")).write_text("x")
+    (root / ".gitignore").write_bytes(b"a\xff\n")
+    assert names(tree.read_snapshot(root)) == [".gitignore", "b\udcff"]
+
+
+def test_what_is_no_file_is_left_out_and_said(root: Path) -> None:
+    put(root, "a")
+    os.mkfifo(root / "pipe")
+    snapshot = tree.read_snapshot(root)
+    assert names(snapshot) == ["a"]
+    assert snapshot.skipped == ("1 by not a file",)
+
+
+@pytest.fixture
+def stranger() -> object:
+    """Somebody whom file modes hold back, as they do not hold back root."""
+    if os.geteuid() != 0:
+        yield None
+        return
+    os.seteuid(65534)
+    try:
+        yield None
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_what_cannot_be_read_is_named(
+    root: Path, folder: bool, request: pytest.FixtureRequest
+) -> None:
+    for parent in (root, *root.parents[:3]):
+        if parent.stat().st_uid == os.geteuid():
+            parent.chmod(0o755)
+    put(root, "secret/file")
+    locked = root / "secret" if folder else root / "secret" / "file"
+    locked.chmod(0)
+    request.getfixturevalue("stranger")
+    with pytest.raises(SpecError) as caught:
+        tree.read_snapshot(root)
+    assert f"{locked.relative_to(root)} cannot be read: Permission denied" in caught.value.message
+    assert "nothing was sent" in caught.value.advice[0]
+
+
+def test_file_that_changed_since_it_was_read_is_not_sent(root: Path) -> None:
+    put(root, "a")
+    (row,) = tree.read_snapshot(root).rows
+    assert tree.read_content(root, "a", row[4]) == b"x"
+    put(root, "a", text="y")
+    with pytest.raises(SpecError, match="a changed while it was sent"):
+        tree.read_content(root, "a", row[4])
+    (root / "a").unlink()
+    with pytest.raises(SpecError, match="a cannot be read: No such file"):
+        tree.read_content(root, "a", row[4])
+
+
+def test_facts_of_the_code_without_git(root: Path) -> None:
+    put(root, "a", "b", text="xyz")
+    assert tree.read_snapshot(root).code == {"files": 2, "bytes": 6}
+
+
+def test_empty_project_is_a_snapshot(root: Path) -> None:
+    snapshot = tree.read_snapshot(root)
+    assert snapshot.rows == ()
+    assert len(snapshot.digest) == 64
