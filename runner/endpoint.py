@@ -377,6 +377,7 @@ def read_rows(data: bytes, host: str) -> list[Any]:
 _REFUSALS: dict[str, type[RunnerError]] = {
     "unknown-run": NotFound,
     "no-gpu": SpecError,
+    "bad-rank": SpecError,
     "conflict": Conflict,
     "wrong-state": WrongState,
     "corrupt": IntegrityError,

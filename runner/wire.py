@@ -24,8 +24,8 @@ before it sends its first request:
 The client takes the link for dead after `CLIENT_PATIENCE_S` without a frame (connecting has its
 own limit), the worker after `WORKER_PATIENCE_S`.
 
-Error codes (`ERR`): conflict, corrupt, changed, bad-path, bad-request, no-space, no-gpu,
-unknown-run, wrong-state, no-verb, os (with errno), version, busy, bug.
+Error codes (`ERR`): conflict, corrupt, changed, bad-path, bad-rank, bad-request, bad-workspace,
+no-space, no-gpu, no-worker, unknown-run, wrong-state, no-verb, os (with errno), version, busy, bug.
 
 A **pack** carries file contents in DATA frames, as one byte stream cut anywhere:
 32 bytes sha256, u64 size, then the bytes, again and again.

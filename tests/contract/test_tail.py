@@ -18,7 +18,7 @@ import pytest
 from runner import wire
 from runner.app import runs, tail
 from runner.app.context import Context
-from runner.errors import HostError, NotFound, WorkerError
+from runner.errors import HostError, NotFound, SpecError, WorkerError
 from runner.model import Project
 from tests.helpers.hostile_worker import Frame, hostile_host
 from tests.helpers.link import Link, make_link
@@ -137,7 +137,7 @@ def test_each_rank_has_its_own_log(shared_worker: LocalWorker) -> None:
         spec.read_text().replace('"nproc":1', '"nproc":2').replace('"nproc": 1', '"nproc": 2')
     )
     assert shared_worker.tail(run, rank=1) == b"rank 1\n"
-    with pytest.raises(WorkerError, match=r"has 2 rank\(s\), from 0"):
+    with pytest.raises(SpecError, match=r"has 2 rank\(s\), from 0"):
         shared_worker.tail(run, rank=2)
 
 

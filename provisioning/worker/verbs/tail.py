@@ -29,7 +29,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     pair = view.read_pair(paths)
     nproc = int(pair[0].get("nproc", 1)) if pair else 1
     if not 0 <= rank < nproc:
-        raise Refused("bad-request", "%s has %d rank(s), from 0" % (paths.id, nproc))
+        raise Refused("bad-rank", "%s has %d rank(s), from 0" % (paths.id, nproc))
     path = paths.log(rank)
     size = _size(path)
     start = whole(request, "from", 0)
