@@ -8,19 +8,23 @@ import os
 import queue
 import time
 import zlib
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, cast
+from typing import Any, Callable, Dict, Iterator, List, Optional, Protocol, cast
 
 import supervisor
 from paths import RunPaths, Workspace
 
 from runner import wire
 
-if TYPE_CHECKING:
-    from serve import Link
-
 VERBS = ("cancel", "files", "info", "list", "progress", "runs", "submit", "tail", "wait")
 MAX_LISTING = 256 << 20
 KEEP_UP_S = 1.0
+
+
+class Sender(Protocol):
+    """Where a verb's frames go."""
+
+    def send(self, kind: int, stream: int, body: Any = b"") -> None:
+        """One frame; a table is sent as JSON."""
 
 
 class Refused(Exception):
@@ -36,7 +40,7 @@ class Call:
 
     def __init__(
         self,
-        link: "Link",
+        link: Sender,
         workspace: Workspace,
         stream: int,
         inbox: "queue.Queue[Optional[bytes]]",
