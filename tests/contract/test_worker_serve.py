@@ -10,7 +10,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -34,14 +34,16 @@ class Raw:
             stderr=subprocess.PIPE,
         )
         assert self.child.stdin is not None and self.child.stdout is not None
-        self.write, self._out = self.child.stdin.write, self.child.stdout
+        self.write = self.child.stdin.write
+        self._out = cast(io.BufferedReader, self.child.stdout)
         self.flush = self.child.stdin.flush
         self.magic = self._out.readline()
         self._frames = self._read()
 
     def _read(self) -> Iterator[tuple[int, int, bytes]]:
         reader = wire.FrameReader()
-        while data := os.read(self._out.fileno(), 65536):
+        # not os.read: readline may have taken more than the line
+        while data := self._out.read1(65536):
             yield from reader.feed(data)
 
     def next(self, skip: tuple[int, ...] = (wire.PING,)) -> tuple[int, int, Any]:
