@@ -60,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes long; left out unless --slow is given")
+    config.addinivalue_line("markers", "xdist_group(name): what must run in one process")
     for name, meaning in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: needs {meaning} (follows from the fixture)")
     unknown = required(config) - set(NEEDS)
@@ -75,9 +76,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
     for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
         for name in NEEDS:
-            if name in getattr(item, "fixturenames", ()):
+            if name in fixtures:
                 item.add_marker(name)
+        # side by side: the rig's tests in one process, every other file in one of its own
+        group = "rig" if fixtures & ON_RIG else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=_turn)
 
 

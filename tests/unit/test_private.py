@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,34 +14,48 @@ from runner.carriers import private
 from runner.errors import HostError
 
 
-def test_the_folder_is_for_the_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose name is short enough for a socket."""
+    folder = Path(tempfile.mkdtemp(prefix="x-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_the_folder_is_for_the_owner_alone(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     folder = private.private_folder()
-    assert folder == tmp_path / "runner" and folder.stat().st_mode & 0o777 == 0o700
+    assert folder == short_path / "runner" and folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o755)
     assert private.private_folder().stat().st_mode & 0o777 == 0o700
 
 
-def test_a_long_runtime_folder_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deep = tmp_path / ("x" * 80)
+def test_a_long_runtime_folder_is_not_used(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = short_path / ("x" * 80)
     deep.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
     assert private.private_folder() == Path(f"/tmp/runner-{os.getuid()}")
     assert len(str(private.socket_path("a"))) < 100
 
 
-def test_what_lies_in_its_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "runner").symlink_to(tmp_path / "elsewhere")
+def test_what_lies_in_its_place_is_refused(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    (short_path / "elsewhere").mkdir()
+    (short_path / "runner").symlink_to(short_path / "elsewhere")
     with pytest.raises(HostError, match="someone else"):
         private.private_folder()
 
 
 def test_a_spoiled_key_file_is_written_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     path = private.key_file("ssh-ed25519 AAAA")
     path.write_text("* ssh-ed25519 BBBB\n")
     assert private.key_file("ssh-ed25519 AAAA") == path

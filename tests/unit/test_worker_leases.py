@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -64,6 +65,21 @@ def test_a_lease_lives_as_long_as_whoever_inherited_it(tmp_path: Path) -> None:
     assert fd is not None
     assert (leases.holder(path) or {})["run"] == "other"
     os.close(fd)
+
+
+def test_a_claim_that_came_between_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stepping down from a lock held alone is not atomic in the kernel."""
+    path = leases.gpu_path(str(tmp_path), "GPU-1")
+    real = fcntl.flock
+
+    def flock(fd: int, how: int) -> None:
+        if how & fcntl.LOCK_SH:
+            real(fd, fcntl.LOCK_UN)
+            Path(path).write_text('{"token": "other.1.cd", "run": "other"}')
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert leases.claim(path, "run.1.ab", "run") is None
 
 
 def test_some_of_several_or_none_at_all(tmp_path: Path) -> None:
