@@ -26,15 +26,17 @@ $(venv):
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: $(venv) $(inputs)
-	$(pip) -e '.[agents,plot]'
+	@echo 'installing torch and the rest into .venv; this takes some minutes'
+	@$(pip) -e '.[agents,plot]'
 	@touch $@
 
 .venv/.test: $(venv) $(inputs)
-	$(pip) -e '.[agents,plot,test]'
+	@echo 'installing torch and the rest into .venv; this takes some minutes'
+	@$(pip) -e '.[agents,plot,test]'
 	@touch $@ .venv/.demo
 
 .venv/.dev: $(venv) $(inputs)
-	$(pip) -e '.[agents,plot,test,dev]'
+	@$(pip) -e '.[agents,plot,test,dev]'
 	@touch $@ .venv/.test .venv/.demo
 
 demo: .venv/.demo

@@ -8,22 +8,24 @@ export PATH
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*" >&2; }
 
-say 'runner submit job=dqn seed=1        # queued on host=local, supervised from here on'
+say 'runner submit job=dqn seed=1   # queued on this machine'
 run=$(runner submit job=dqn seed=1)
 echo "$run"
 
-say "runner tail $run             # live; Ctrl-C would leave it running"
+say "runner tail $run   # live; Ctrl-C would leave it running"
 runner tail "$run" --from 0
 
 say "runner status $run"
 runner status "$run"
 
-say "runner pull $run             # checkpoints and logs, verified"
+say "runner pull $run   # checkpoints and logs, verified"
 runner pull "$run"
+
+say "runner plot $run"
+runner plot "$run"
 
 say "runner plot $run --out results/demo.png"
 runner plot "$run" --out results/demo.png
-runner plot "$run"
 
-say "python agents/dqn.py evaluate=results/$run/checkpoints episodes=100    # fresh episodes"
+say "python agents/dqn.py evaluate=results/$run/checkpoints episodes=100"
 python agents/dqn.py evaluate="results/$run/checkpoints" episodes=100 seed=1000

@@ -20,6 +20,7 @@ from runner.errors import (
     PIPE_STATUS,
     Conflict,
     HostError,
+    ProvisionError,
     RunFailed,
     RunnerError,
     SpecError,
@@ -235,7 +236,7 @@ def submit(
     ids = queue(ctx, request, announce)
     if tails:
         ended = [_follow(out, ctx, run_id, rank=0, start=0, lines=None) for run_id in ids]
-        return _outcome(out, ended) if waits else 0
+        return _ending_status(ended) if waits else 0
     return _outcome(out, _wait_for(ctx, ids, None)) if waits else 0
 
 
@@ -254,10 +255,14 @@ def _wait_for(ctx: Context, words: Sequence[str], timeout_s: float | None) -> li
 
 def _outcome(out: Output, ended: Sequence[RunOnHost]) -> int:
     """0 when all are done, else 1 and a line for each that is not."""
-    bad = [run for run in ended if run.status.outcome != "done"]
-    for run in bad:
-        out.error(RunFailed(out.ending(run)))
-    return RunFailed.status if bad else 0
+    for run in ended:
+        if run.status.outcome != "done":
+            out.error(out.failed(run))
+    return _ending_status(ended)
+
+
+def _ending_status(ended: Sequence[RunOnHost]) -> int:
+    return 0 if all(run.status.outcome == "done" for run in ended) else RunFailed.status
 
 
 @commands.command()
@@ -359,10 +364,17 @@ def _duration(option: str, text: str) -> float:
 @click.option(
     "-n", "lines", type=click.IntRange(min=0), metavar="LINES", help="Begin this many lines back."
 )
+@click.option("-f", "--follow", is_flag=True, hidden=True)
 @click.option("--no-follow", is_flag=True, help="Stop at the end of what is there.")
 @colour_option
 def tail(
-    run: str | None, rank: int, start: int | None, lines: int | None, no_follow: bool, colour: str
+    run: str | None,
+    rank: int,
+    start: int | None,
+    lines: int | None,
+    follow: bool,
+    no_follow: bool,
+    colour: str,
 ) -> None:
     """Follow a run's output: its own bytes, nothing added.
 
@@ -396,6 +408,7 @@ def _follow(
     """Writes a run's output to stdout until its end."""
     from runner.app import runs
     from runner.app.tail import tail as read_log
+    from runner.rows import ending_line
 
     ref = runs.find_one(ctx, run)
     write, finish = out.job_writer()
@@ -406,8 +419,11 @@ def _follow(
         out.warn(f"{ref.id} goes on; back to it: runner tail {ref.id}")
         raise
     finish()
-    if last.status.outcome is not None:
-        out.report.note(out.ending(last))
+    outcome = last.status.outcome
+    if outcome == "done":
+        out.report.note(ending_line(last))
+    elif outcome is not None:
+        out.warn(ending_line(last))
     return last
 
 
@@ -502,7 +518,10 @@ def version(words: Sequence[str], as_json: bool, colour: str) -> int:
         here, *workers = ask_version(_context(out), keys["host"])
         client = here.facts
     out.versions(client, workers)
-    return 0 if all(worker.contact.state == "ok" for worker in workers) else HostError.status
+    states = {worker.contact.state for worker in workers}
+    if "unreachable" in states:
+        return HostError.status
+    return ProvisionError.status if "no-worker" in states else 0
 
 
 def _run(argv: Sequence[str], invocation: Invocation) -> int:

@@ -27,7 +27,7 @@ from runner.app.results import (
     RunOnHost,
     WorkerVersion,
 )
-from runner.errors import RunnerError, SpecError
+from runner.errors import RunFailed, RunnerError, SpecError
 from runner.model import Host, JobSpec
 from runner.plot import draw
 from runner.rows import ending_line, run_rows, status_lines
@@ -154,7 +154,7 @@ class Output:
         """A line for stderr that cron must see too."""
         self.report.done()
         self._out.flush()
-        self._err.write(escaped(text) + "\n")
+        self._err.write("".join(escaped(line) + "\n" for line in text.split("\n")))
         self._err.flush()
 
     def error(self, error: RunnerError) -> None:
@@ -195,13 +195,17 @@ class Output:
 
     def _silence(self, contact: Contact, runs: Iterable[RunOnHost]) -> str:
         """What is known of a host that did not answer."""
+        said = (contact.error or "").removeprefix(contact.host + ": ")
+        if contact.state == "no-worker":
+            lines = [f"{contact.host}: {said}", *(f"  {line.strip()}" for line in contact.advice)]
+            return "\n".join(lines)
         since = (
             f"no answer since {moment(contact.at, self._clock())}" if contact.at else "no answer"
         )
         live = [run.id for run in runs if run.host == contact.host and run.status.state != "ended"]
         text = f"{contact.host}: {since}"
-        if contact.error:
-            text = f"{text} ({contact.error.removeprefix(contact.host + ': ')})"
+        if said:
+            text = f"{text} ({said})"
         if not live:
             return text
         names = live[0] if len(live) == 1 else f"{len(live)} runs there"
@@ -220,8 +224,13 @@ class Output:
             self.warn(self._silence(run.contact, [run]))
 
     def ending(self, run: RunOnHost) -> str:
-        """A run and how it ended, on one line."""
+        """A run and how it ended, on one line of stdout."""
         return ending_line(run, self._paint)
+
+    def failed(self, run: RunOnHost) -> RunFailed:
+        """The same as an error, with where to look."""
+        look = [f"runner tail {run.id} -n 20"] if run.status.outcome == "failed" else []
+        return RunFailed(ending_line(run), *look)
 
     def curves(self, curves: Sequence[Curve]) -> None:
         """Learning curves, drawn with characters."""

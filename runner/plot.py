@@ -20,7 +20,7 @@ ROWS = 17
 """Lines of the drawing; it fits the smallest common terminal (24) with its axis and legend."""
 LEAST_COLUMNS = 20
 COLOURS = ("cyan", "yellow", "green", "red", "bold", "dim")
-PIP_LINE = "pip install 'runner[plot]'"
+PIP_LINE = "pip install matplotlib"
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _SIGNS = "ox+*#@"

@@ -129,7 +129,8 @@ def time_left(status: RunStatus) -> float | None:
 
 def _notes(run: RunOnHost, now: float) -> list[str]:
     status = run.status
-    notes = [status.name] if status.name else []
+    command = [shlex.join(status.argv)] if status.argv and not status.job else []
+    notes = [status.name] if status.name else command
     if run.contact.state != "ok":
         seen = run.contact.at
         notes.append(f"seen {ago(seen, now)}" if seen is not None else "not seen")

@@ -270,8 +270,9 @@ def _once(key: str, seen: Mapping[str, object], shown: str) -> None:
 def _not_a_word(word: str) -> SpecError:
     if word in RESERVED:
         return SpecError(f"{word} needs a value: {word}=VALUE", NOTHING_SENT)
+    meant = f" (did you mean job={word}?)" if valid_name(word) else ""
     return SpecError(
-        f"{_shown_word(word)} is not key=value; a command stands after --", NOTHING_SENT
+        f"{_shown_word(word)} is not key=value{meant}; a command stands after --", NOTHING_SENT
     )
 
 

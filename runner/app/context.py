@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from runner import inventory
 from runner.app.results import Contact, Report, RunOnHost
 from runner.endpoint import Worker
-from runner.errors import RunnerError, WorkerError
+from runner.errors import ProvisionError, RunnerError, WorkerError
 from runner.model import Host, ImagePin, Project
 from runner.store import Store
 from runner.wire import RunStatus, WireError
@@ -90,6 +90,13 @@ def last_seen(ctx: Context, run: str, error: str | None = None) -> RunOnHost | N
     status = read_status(dict(record.run), record.host)
     contact = Contact(record.host, "unreachable", record.seen_at, error)
     return RunOnHost(status, contact, is_pulled(ctx, run))
+
+
+def silent(host: Host, error: RunnerError | None, at: float | None = None) -> Contact:
+    """How a host is shown that gave no answer of its worker's; `at` is when it was last heard."""
+    state = "no-worker" if isinstance(error, ProvisionError) else "unreachable"
+    advice = error.advice if error is not None else ()
+    return Contact(host.name, state, at, str(error) if error else None, None, advice)
 
 
 def is_pulled(ctx: Context, run: str) -> bool:

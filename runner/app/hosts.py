@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from runner import inventory
+from runner import inventory, states
 from runner.app.context import Context
 from runner.carriers.host_keys import (
     HostKey,
@@ -75,8 +75,15 @@ def remove(ctx: Context, name: str) -> None:
     host = inventory.find_host(ctx.hosts, name)
     if host.source is None:
         raise NotFound(f"{name} is always there and has no file to remove")
+    live = [
+        record.id
+        for record in ctx.store.records()
+        if record.host == name and record.run.get("state") != states.ENDED
+    ]
     host.source.unlink()
     ctx.report.note(f"removed hosts/{host.source.name}; the worker on {name} is untouched")
+    if live:
+        ctx.report.note(f"runs that were last seen alive there go on: {', '.join(live[:5])}")
 
 
 def quoted(text: str) -> str:

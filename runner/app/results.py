@@ -34,6 +34,8 @@ class Contact:
     error: str | None = None
     clock_skew_s: float | None = None
     """The worker's clock minus ours."""
+    advice: tuple[str, ...] = ()
+    """What to do about the error, a line each."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.app.context import Context, last_seen, on_hosts, seen
+from runner.app.context import Context, last_seen, on_hosts, seen, silent
 from runner.app.results import Contact, Curve, Listing, RunOnHost
 from runner.errors import (
     HostError,
@@ -73,6 +73,7 @@ def find(ctx: Context, text: str | None) -> list[RunRef]:
         (record.id, record.host, record.run)
         for record in ctx.store.records()
         if (record.run.get("project") or {}).get("id") == ctx.project.id
+        and record.host in ctx.hosts
     ]
     found = _match(word, known)
     if found:
@@ -161,8 +162,7 @@ def _silent(ctx: Context, host: Host, error: RunnerError | None) -> Contact:
     at = max(
         (record.seen_at for record in ctx.store.records() if record.host == host.name), default=None
     )
-    state = "no-worker" if isinstance(error, ProvisionError) else "unreachable"
-    return Contact(host.name, state, at, str(error) if error else None)
+    return silent(host, error, at)
 
 
 def _remembered(

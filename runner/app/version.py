@@ -6,7 +6,7 @@ import platform
 import time
 
 from runner import __version__, wire
-from runner.app.context import Context, on_hosts
+from runner.app.context import Context, on_hosts, silent
 from runner.app.results import Contact, WorkerVersion
 from runner.errors import ProvisionError, Unreachable
 from runner.model import Host
@@ -23,9 +23,7 @@ def version(ctx: Context, host: str | None) -> list[WorkerVersion]:
     for each, found, error in on_hosts([ctx.host(host)], lambda one: _ask(ctx, one)):
         if error is not None and not isinstance(error, (Unreachable, ProvisionError)):
             raise error
-        state = "no-worker" if isinstance(error, ProvisionError) else "unreachable"
-        silent = Contact(each.name, state, None, str(error))
-        rows.append(found or WorkerVersion(each.name, silent))
+        rows.append(found or WorkerVersion(each.name, silent(each, error)))
     ctx.report.done()
     return rows
 

@@ -27,12 +27,12 @@ def docker_failure(name: str, said: str) -> ProvisionError | None:
     """
     if _NO_CONTAINER.search(said):
         return ProvisionError(
-            f"{name}: there is no worker; make it:", f"  runner provision host={name}"
+            f"{name}: there is no worker there yet", f"runner provision host={name}"
         )
     if _NO_RIGHT.search(said):
         return ProvisionError(
-            f"{name}: this account may not use Docker there; its keeper can allow it:",
-            "  usermod -aG docker ACCOUNT   (whoever is in that group is root on the host)",
+            f"{name}: this account may not use Docker there; its keeper can allow it",
+            "usermod -aG docker ACCOUNT   (whoever is in that group is root on the host)",
         )
     if _NO_DAEMON.search(said):
         return ProvisionError(f"{name}: Docker does not run there", last_line(said))

@@ -64,5 +64,8 @@ def _take(lock: int) -> bool:
 
 def _is_alive(control: Path) -> bool:
     """Whether someone listens there; a socket that was left behind has nobody."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        return control.exists() and probe.connect_ex(str(control)) == 0
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return control.exists() and probe.connect_ex(str(control)) == 0
+    except OSError:
+        return False

@@ -54,7 +54,9 @@ def ssh_failure(route: Route, said: str) -> RunnerError:
         )
     if len(route.hops) > 1 and (match := _BEHIND.search(said)):
         way = f"{route.hops[-2].label} cannot reach it"
-        return Unreachable(f"{route.host}: {way} ({match[1] or 'forwarding failed'})", *_way(route))
+        return Unreachable(
+            f"{route.host}: {way} ({(match[1] or 'forwarding failed').strip()})", *_way(route)
+        )
     if re.search(r"timed out", said, re.IGNORECASE):
         seconds = route.last.config.connect_timeout_s or CONNECT_TIMEOUT_S
         return Unreachable(

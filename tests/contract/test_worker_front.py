@@ -78,6 +78,7 @@ def test_two_runs_of_two_ranks_at_once_listen_on_loopback_alone(
     assert not [name for name in left if "torchelastic" in name]
 
 
+@pytest.mark.slow
 def test_the_first_rank_that_fails_is_the_cause(shared_worker: LocalWorker) -> None:
     code = """
 import os, sys, time, torch, torch.distributed as dist

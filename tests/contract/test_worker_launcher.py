@@ -92,9 +92,9 @@ def test_text_beyond_ascii_can_be_printed_under_any_locale(
     for name in ("LANG", "LC_CTYPE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LC_ALL", "POSIX")
-    run = local_worker.python("print(chr(252))")
+    run = local_worker.python("import os; print(chr(252), os.environ['LC_ALL'])")
     assert local_worker.wait(run).status.outcome == "done"
-    assert local_worker.log(run) == "ü\n".encode()
+    assert local_worker.log(run) == "ü C.UTF-8\n".encode()
 
 
 def test_the_argv_typed_is_the_argv_run(shared_worker: LocalWorker) -> None:

@@ -150,7 +150,7 @@ LONG = pytest.mark.slow
         (kill_supervisor, [None], 1),
         (kill_both, [None], 1),
         pytest.param(kill_machinery, LOST, 1, marks=LONG),
-        (kill_machinery, LOST, 2),
+        pytest.param(kill_machinery, LOST, 2, marks=LONG),
         (kill_everything, LOST, 1),
         (reboot, ["host-restart", None], 1),
         *(
@@ -239,7 +239,7 @@ def beat_times(heart: Heart) -> list[float]:
         kill_launcher,
         pytest.param(kill_dispatcher, marks=LONG),
         pytest.param(kill_supervisor, marks=LONG),
-        kill_both,
+        pytest.param(kill_both, marks=LONG),
         pytest.param(kill_machinery, marks=LONG),
         pytest.param(kill_everything, marks=LONG),
     ],
@@ -337,6 +337,7 @@ if os.environ["RUNNER_ATTEMPT"] == "1":
     assert processes.living(before) == set()
 
 
+@pytest.mark.slow
 def test_a_second_supervisord_gives_way(local_worker: LocalWorker) -> None:
     run = local_worker.submit("true")
     local_worker.wait(run)

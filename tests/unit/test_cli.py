@@ -231,7 +231,8 @@ def test_submit_and_wait_speak_of_the_outcome(
     assert main(["submit", "job=dqn", "--wait"]) == status
     shown = capsys.readouterr()
     assert shown.out == "dqn-7k3fa\n"
-    assert shown.err == ("" if status == 0 else f"dqn-7k3fa  {outcome.upper()}  exit 1\n")
+    look = "  runner tail dqn-7k3fa -n 20\n" if outcome == "failed" else ""
+    assert shown.err == ("" if status == 0 else f"dqn-7k3fa  {outcome.upper()}  exit 1\n{look}")
     assert main(["wait", "dqn-7k3fa", "--timeout", "1h"]) == status
     assert capsys.readouterr().out.startswith(f"dqn-7k3fa  {outcome.upper()}")
 
@@ -249,7 +250,8 @@ def test_submit_and_tail_keep_stdout_for_the_job(fake: Fake, capfdbinary: Any) -
     assert main(["submit", "job=dqn", "--tail"]) == 0
     out, err = capfdbinary.readouterr()
     assert out == b"\xff\x1b[31m"
-    assert err == b"dqn-7k3fa on local; Ctrl-C leaves it running\n"
+    said = b"dqn-7k3fa on local; Ctrl-C leaves it running\n"
+    assert err == said + b"dqn-7k3fa  FAILED  exit 1\n"
     assert main(["submit", "job=dqn", "--tail", "--wait"]) == 1
 
 

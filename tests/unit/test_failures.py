@@ -33,7 +33,7 @@ def test_docker_words_become_advice(said: str, word: str) -> None:
 
 def test_a_worker_that_is_not_there_says_how_to_make_it() -> None:
     error = docker_failure("gpu1", "Error: No such container: x")
-    assert error is not None and error.advice == ("  runner provision host=gpu1",)
+    assert error is not None and error.advice == ("runner provision host=gpu1",)
 
 
 def test_other_words_are_quoted() -> None:
