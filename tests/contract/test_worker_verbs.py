@@ -260,9 +260,10 @@ def test_a_log_from_any_byte_and_by_lines(
     assert first == {"start": len(log) - len(data), "size": len(log)}
     assert tail(link, run, lines=0)[0] == b""
     assert tail(link, run, lines=1000)[0] == log
+    for absent in (1, -1):
+        with pytest.raises(SpecError, match="1 rank"):
+            tail(link, run, rank=absent)
     for bad in (
-        {"rank": 1},
-        {"rank": -1},
         {"rank": "0"},
         {"from": "x"},
         {"from": -1},

@@ -95,7 +95,7 @@ def test_a_mistyped_parameter_is_refused_with_the_near_name() -> None:
         (["job=dqn", "lr=1", "param.lr=2"], "lr is given twice"),
         (["job=dqn", "job=ppo"], "job is given twice"),
         (["job=dqn", "env.A=1", "env.A=2"], "env.A is given twice"),
-        (["job=dqn", "dqn"], "dqn is not key=value (did you mean job=dqn?); a command stands after --"),
+        (["job=dqn", "dqn"], "dqn is not key=value (did you mean job=dqn?)"),
         (["job"], "job needs a value: job=VALUE"),
         (["job=dqn", "=5"], "'' is not a parameter's name"),
         (["job=dqn", "a b=5"], "'a b' is not a parameter's name"),
