@@ -47,7 +47,7 @@ test: $(venv)
 	@$(rig) packages
 	@$(rig) prepare >.venv/prepare.log 2>&1 & maker=$$!; \
 	trap 'kill $$maker 2>/dev/null || true' EXIT INT TERM; \
-	$(MAKE) --no-print-directory .venv/.test && $(venv) -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(MAKE) --no-print-directory .venv/.test && $(venv) -m pytest -n 2 $(PYTEST_ARGS)
 
 check: .venv/.dev
 	.venv/bin/ruff check .

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -60,7 +62,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes long; left out unless --slow is given")
-    config.addinivalue_line("markers", "xdist_group(name): what must run in one process")
     for name, meaning in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: needs {meaning} (follows from the fixture)")
     unknown = required(config) - set(NEEDS)
@@ -80,10 +81,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in NEEDS:
             if name in fixtures:
                 item.add_marker(name)
-        # side by side: the rig's tests in one process, every other file in one of its own
-        group = "rig" if fixtures & ON_RIG else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=_turn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Side by side with `-n 2`: a file stays in one process, all files of the rig in the same."""
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-not-found,unused-ignore]
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return process_of(nodeid.partition("::")[0])
+
+    return ByFile(config, log)
+
+
+@functools.cache
+def process_of(file: str) -> str:
+    """`rig` for a test file that asks for one of the rig's fixtures, else the file itself."""
+    text = (REPOSITORY / file).read_text(encoding="utf-8")
+    return "rig" if re.search(rf"\b({'|'.join(ON_RIG)})\b *[,:)]", text) else file
 
 
 def _turn(item: pytest.Item) -> tuple[bool, int]:

@@ -102,6 +102,7 @@ def test_a_submit_that_cannot_be_is_refused_and_leaves_nothing(
     link: Worker, shared_worker: LocalWorker, change: dict[str, Any], error: type[RunnerError]
 ) -> None:
     new = ["never.sh", *ROW[1:]]
+    assert link.hello  # it has made its workspace
     before = sorted(os.listdir(shared_worker.workspace / "runs"))
     with pytest.raises(error):
         hand_over(link, {**spec("cmd-never", [new]), **change}, [new], pack(CODE))
