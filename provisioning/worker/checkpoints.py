@@ -7,6 +7,7 @@ import re
 import shutil
 from typing import Any, Dict, List, Optional, Tuple
 
+import plain
 import records
 import snapshot
 
@@ -18,10 +19,11 @@ _NUMBER = re.compile(r"(\d+)")
 def names(folder: str) -> List[str]:
     """Entries that count as checkpoints, oldest step first."""
     try:
-        found = os.listdir(folder)
+        found = os.listdir(folder) if plain.is_folder(folder) else []
     except OSError:
         return []
-    return sorted((n for n in found if is_checkpoint(n)), key=lambda n: _order(folder, n))
+    kept = (n for n in found if is_checkpoint(n) and not os.path.islink(os.path.join(folder, n)))
+    return sorted(kept, key=lambda n: _order(folder, n))
 
 
 def is_checkpoint(name: str) -> bool:
@@ -43,33 +45,34 @@ def describe(folder: str, name: str) -> Dict[str, Any]:
         }
     total = 0
     for entry in _entries(manifest).values():
-        size = entry.get("bytes")
-        total += size if isinstance(size, int) else 0
+        size: Any = entry.get("bytes")
+        total += int(size) if plain.is_number(size) else 0
+    step: Any = manifest.get("step")
     metrics = manifest.get("metrics")
+    metrics = metrics if isinstance(metrics, dict) else {}
     return {
         "name": name,
-        "step": manifest.get("step"),
+        "step": int(step) if plain.is_number(step) else None,
         "bytes": total,
         "verified": None,
-        "metrics": metrics if isinstance(metrics, dict) else {},
+        "metrics": {k: v for k, v in metrics.items() if plain.is_number(v)},
     }
 
 
 def problem(path: str) -> Optional[str]:
     """Why a checkpoint is not what its manifest says, or None; also None without a manifest."""
-    if not os.path.isdir(path):
+    if not plain.is_folder(path):
         return None
     name = os.path.join(path, "manifest.json")
-    if not os.path.exists(name):
+    if not os.path.lexists(name):
         return None
     manifest = records.read(name)
     if manifest is None:
         return "manifest.json cannot be read"
     for entry, facts in sorted(_entries(manifest).items()):
         place = os.path.join(path, entry)
-        try:
-            size = os.stat(place).st_size
-        except OSError:
+        size = plain.size(place)
+        if size is None:
             return "%s is missing" % entry
         if size != facts.get("bytes"):
             return "%s has %d bytes, not %s" % (entry, size, facts.get("bytes"))
@@ -115,12 +118,12 @@ def _entries(manifest: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
 
 def _step(name: str) -> Optional[int]:
     numbers = _NUMBER.findall(name)
-    return int(numbers[-1]) if numbers else None
+    return int(numbers[-1]) if numbers and len(numbers[-1]) < 19 else None
 
 
 def _order(folder: str, name: str) -> Tuple[int, int, str]:
     try:
-        changed = os.stat(os.path.join(folder, name)).st_mtime_ns
+        changed = os.lstat(os.path.join(folder, name)).st_mtime_ns
     except OSError:
         changed = 0
     step = _step(name)
@@ -129,16 +132,6 @@ def _order(folder: str, name: str) -> Tuple[int, int, str]:
 
 def _size(path: str) -> int:
     """Bytes of a file or of all files below a folder; what goes meanwhile counts nothing."""
-    if not os.path.isdir(path):
-        return _file_size(path)
-    total = 0
-    for here, _, files in os.walk(path):
-        total += sum(_file_size(os.path.join(here, name)) for name in files)
-    return total
-
-
-def _file_size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
+    if not plain.is_folder(path):
+        return plain.size(path) or 0
+    return sum(found.st_size for _, found in plain.walk(path))

@@ -184,7 +184,7 @@ class Dispatcher:
         """See where a run stands and do what follows; one bad folder does not stop the others."""
         try:
             self._look_at(self.workspace.run(run))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # whatever a job made of its files is its own trouble alone
             print("%s: %r" % (run, error), file=sys.stderr, flush=True)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self.again.add(run)
@@ -200,6 +200,7 @@ class Dispatcher:
         state = self.states.get(run) or records.read(paths.state)
         if state is None:
             state = self._new_state(spec)
+            records.make_spare(paths.state)  # its end must be written on a full disk, too
             self._put(run, state)
         self.states[run] = state
         if state["state"] == QUEUED:
@@ -240,12 +241,20 @@ class Dispatcher:
         paths = self.workspace.run(run)
         # on disk first: when that fails, what is remembered is still what is there
         written = dict(record, **changes, updated_at=time.time())
-        records.write(paths.state, written)
+        records.write(paths.state, written, spare=after == ENDED)
         record.update(written)
         records.append_line(
             paths.events,
             {"event": record["state"], "attempt": record["attempt"], "cause": record.get("cause")},
         )
+
+    def _put_if_room(self, run: str, record: Dict[str, Any], **changes: Any) -> None:
+        """The same for a step that people like to see but nothing hangs on."""
+        try:
+            self._put(run, record, **changes)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
 
     def _check(self, paths: RunPaths, spec: Dict[str, Any], state: Dict[str, Any]) -> None:
         """A live run: is it up, was it asked to stop, is its attempt over or its launcher gone?"""
@@ -254,12 +263,12 @@ class Dispatcher:
         ended = records.read(os.path.join(folder, "exit.json"))
         if ended is None:
             born = records.read(os.path.join(folder, "proc.json"))
-            if os.path.exists(paths.cancel) and state["state"] in (STARTING, RUNNING):
-                self._put(run, state, state=STOPPING)
-            elif born and state["state"] == STARTING:
-                self._put(run, state, state=RUNNING, started_at=born["started_at"])
             if os.path.exists(paths.cancel):
                 self._signal_launcher(run)
+                if state["state"] in (STARTING, RUNNING):
+                    self._put_if_room(run, state, state=STOPPING)
+            elif born and state["state"] == STARTING:
+                self._put_if_room(run, state, state=RUNNING, started_at=born["started_at"])
             lock = records.try_lock(paths.lock)
             if lock is None:
                 return
@@ -376,6 +385,7 @@ class Dispatcher:
             final=progress.last(paths.progress(0)),
             **facts,
         )
+        records.drop_spare(paths.state)
         self._forget(run)
 
     def _forget(self, run: str) -> None:
@@ -391,7 +401,9 @@ class Dispatcher:
         folder = self.workspace.run(run).attempt(int(state["attempt"]))
         born = records.read(os.path.join(folder, "proc.json"))
         if born and processes.is_alive(born["launcher"]):
-            os.kill(int(born["launcher"]["pid"]), signal.SIGTERM)
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                # a job may have stopped its launcher
+                os.kill(int(born["launcher"]["pid"]), number)
 
     # -- starting -----------------------------------------------------------------------------
 

@@ -138,8 +138,7 @@ class Attempt:
         return "shutdown" if self.asked_to_stop else None
 
     def _grace_s(self) -> float:
-        order = records.read(self.paths.cancel)
-        if order and order.get("now"):
+        if os.path.exists(self.paths.cancel_now):
             return 0.0
         return float(self.spec.get("grace_s", 25.0))
 

@@ -3,7 +3,8 @@
 code/RUN/          the run's own copy of its snapshot
 checkpoints/RUN/   checkpoints
 logs/RUN/          rank-0.log …, progress.jsonl, TensorBoard event files
-runs/RUN/          spec.json, state.json, events.jsonl, cancel, lock, attempts/N/
+runs/RUN/          spec.json, state.json, events.jsonl, cancel, cancel-now,
+                       lock, attempts/N/
 .home/             HOME of jobs
 .runner/           blobs/, trees/, inbox/, bundles/, params/, wake, dispatcher.lock, start.lock …
 
@@ -81,6 +82,7 @@ class RunPaths:
         self.state = os.path.join(self.folder, "state.json")
         self.events = os.path.join(self.folder, "events.jsonl")
         self.cancel = os.path.join(self.folder, "cancel")
+        self.cancel_now = os.path.join(self.folder, "cancel-now")
         self.lock = os.path.join(self.folder, "lock")
 
     def attempt(self, number: int) -> str:

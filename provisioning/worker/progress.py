@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional
 
 import records
+from plain import is_number
 
 
 def last(path: str) -> Dict[str, Any]:
     """{"step", "metrics", "t"} as last said; metrics holds the newest value of each name seen."""
     out: Dict[str, Any] = {"step": None, "metrics": {}, "t": None}
     for row in records.read_last_lines(path):
-        if _is_number(row.get("step")):
+        if is_number(row.get("step")):
             out["step"] = int(row["step"])
-        if _is_number(row.get("t")):
+        if is_number(row.get("t")):
             out["t"] = row["t"]
         out["metrics"].update(_numbers(row.get("metrics")))
     return out
@@ -32,7 +33,7 @@ def points(path: str, most: int) -> List[List[Any]]:
     """[[step, metrics], …] by step, thinned to about `most`; the last word on a step counts."""
     by_step: Dict[int, Dict[str, float]] = {}
     for _, row in records.read_lines(path):
-        if _is_number(row.get("step")):
+        if is_number(row.get("step")):
             by_step.setdefault(int(row["step"]), {}).update(_numbers(row.get("metrics")))
     rows: List[List[Any]] = [[step, by_step[step]] for step in sorted(by_step) if by_step[step]]
     stride = max(1, len(rows) // max(1, most))
@@ -44,11 +45,7 @@ def points(path: str, most: int) -> List[List[Any]]:
     return [keep[step] for step in sorted(keep)]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
-
-
 def _numbers(table: Any) -> Dict[str, float]:
     if not isinstance(table, dict):
         return {}
-    return {str(name): value for name, value in table.items() if _is_number(value)}
+    return {str(name): value for name, value in table.items() if is_number(value)}

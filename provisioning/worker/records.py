@@ -9,34 +9,39 @@ import os
 import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+import plain
+
 FORMAT = 1
 SPARE_BYTES = 4096
+MAX_RECORD = 64 << 20
+MAX_LINE = 64 * 1024
+"""Far above the 4 KiB a progress line may have."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def read(path: str) -> Optional[Dict[str, Any]]:
     """The record in a file, or None when there is none or it is not one."""
     try:
-        with open(path, "rb") as file:
-            body = json.loads(file.read())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        with open(plain.open_file(path), "rb") as file:
+            body = json.loads(file.read(MAX_RECORD))
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None
 
 
-def write(path: str, body: Dict[str, Any], sync: bool = True) -> None:
-    """Replace the record atomically; on a full disk the file's spare is used, if one was made."""
+def write(path: str, body: Dict[str, Any], sync: bool = True, spare: bool = True) -> None:
+    """Replace the record atomically; on a full disk in the room kept for it, if allowed."""
     data = json.dumps(body, sort_keys=True).encode("ascii") + b"\n"
     temporary = "%s.tmp%d" % (path, os.getpid())
     try:
         _write_new(temporary, data, sync)
     except OSError as error:
         _unlink_quietly(temporary)
-        spare = path + ".spare"
-        if error.errno not in _NO_SPACE or not os.path.exists(spare):
+        kept = path + ".spare"
+        if error.errno not in _NO_SPACE or not spare or not os.path.exists(kept):
             raise
-        _overwrite(spare, data)
-        temporary = spare
+        _overwrite(kept, data)
+        temporary = kept
     os.rename(temporary, path)
 
 
@@ -54,6 +59,11 @@ def write_new_bytes(path: str, data: bytes, mode: int = 0o644) -> None:
 def make_spare(path: str) -> None:
     """Reserve room for a record now, so that a full disk cannot keep it from being written."""
     _write_new(path + ".spare", b" " * SPARE_BYTES, sync=False)
+
+
+def drop_spare(path: str) -> None:
+    """Give the room back: the record will not change any more."""
+    _unlink_quietly(path + ".spare")
 
 
 def append_line(path: str, body: Dict[str, Any]) -> None:
@@ -116,19 +126,22 @@ def is_locked(path: str, alone: bool = True) -> bool:
 def read_lines(path: str, start: int = 0) -> Iterator[Tuple[int, Dict[str, Any]]]:
     """(offset behind the line, object) of each whole line of JSON from a byte offset on."""
     try:
-        file = open(path, "rb")  # noqa: SIM115 (closed below)
+        fd = plain.open_file(path)
     except OSError:
         return
-    with file:
+    with open(fd, "rb") as file:
         file.seek(start)
         offset = start
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
+        whole = True
+        while line := file.readline(MAX_LINE):
             offset += len(line)
+            ended = line.endswith(b"\n")
+            mine, whole = whole and ended, ended
+            if not mine:
+                continue  # a piece of a line that is too long, or not yet ended
             try:
                 body = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(body, dict):
                 yield offset, body
@@ -136,11 +149,7 @@ def read_lines(path: str, start: int = 0) -> Iterator[Tuple[int, Dict[str, Any]]
 
 def read_last_lines(path: str, most_bytes: int = 64 * 1024) -> List[Dict[str, Any]]:
     """The whole lines of JSON in the last bytes of a file, oldest first."""
-    try:
-        size = os.stat(path).st_size
-    except OSError:
-        return []
-    start = max(0, size - most_bytes)
+    start = max(0, (plain.size(path) or 0) - most_bytes)
     return [body for _, body in read_lines(path, start)]
 
 

@@ -13,6 +13,7 @@ import shutil
 import stat
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Set
 
+import plain
 import records
 from paths import Workspace
 
@@ -197,7 +198,7 @@ def _is_straight(folder: str, path: str, known: Set[str]) -> bool:
 def file_digest(path: str, most: Optional[int] = None) -> str:
     """sha256 of a file, or of its first `most` bytes."""
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
+    with open(plain.open_file(path), "rb", buffering=0) as file:
         left = most
         while left is None or left > 0:
             block = file.read(BLOCK if left is None else min(BLOCK, left))

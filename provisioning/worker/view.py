@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 import checkpoints
 import gpus
 import leases
+import plain
 import progress
 import queueing
 import records
@@ -149,10 +150,7 @@ class View:
 
 
 def _log_bytes(paths: RunPaths) -> int:
-    try:
-        return os.stat(paths.log(0)).st_size
-    except OSError:
-        return 0
+    return plain.size(paths.log(0)) or 0
 
 
 def _attempts(paths: RunPaths, count: int) -> List[Dict[str, Any]]:

@@ -46,9 +46,9 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
 
 def _order(call: Call, paths: RunPaths, now: bool) -> None:
     """Leave the word in the run's folder: it outlives every process."""
-    known = records.read(paths.cancel) or {}
-    order = {"format": records.FORMAT, "at": time.time(), "now": now or bool(known.get("now"))}
-    records.write(paths.cancel, order)
+    # empty files: a full disk must not keep the run that fills it from being stopped
+    for path in [paths.cancel_now, paths.cancel] if now else [paths.cancel]:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     wakeup.poke(call.workspace, paths.id)
 
 

@@ -98,7 +98,7 @@ def _changed(fd: int, kind: str, size: int, mtime_ns: int) -> bool:
 def _open_inside(folder: str, path: str) -> Optional[int]:
     """The file, opened without following a link in any of its components."""
     try:
-        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     try:

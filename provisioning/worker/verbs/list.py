@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from typing import Any, Dict, Iterator, List, Set
 
 import checkpoints
+import plain
 import records
 import snapshot
 from paths import RunPaths
@@ -33,10 +33,8 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
             executable = bool(found.st_mode & stat.S_IXUSR)
             rows.append([kind, path, found.st_size, found.st_mtime_ns, executable])
     call.send_rows(rows)
-    with open(paths.spec, "rb") as file:
-        spec = file.read()
     return {
-        "spec": spec.decode("utf-8"),
+        "spec": _text(paths.spec),
         "state": _text(paths.state),
         "skipped": skipped[:100],
     }
@@ -48,19 +46,13 @@ def folders(paths: RunPaths) -> Dict[str, str]:
 
 
 def _files(top: str, skipped: List[str], kind: str) -> Iterator[Any]:
-    for here, names, files in os.walk(top):
-        names[:] = sorted(n for n in names if not (kind == "work" and n == "__pycache__"))
-        for name in sorted(files):
-            full = os.path.join(here, name)
-            path = os.path.relpath(full, top)
-            try:
-                found = os.lstat(full)
-            except FileNotFoundError:
-                continue
-            if stat.S_ISREG(found.st_mode):
-                yield path, found
-            elif kind != "work":
-                skipped.append("%s/%s" % (kind, path))
+    for path, found in plain.walk(top):
+        if kind == "work" and "__pycache__" in path.split("/"):
+            continue
+        if stat.S_ISREG(found.st_mode):
+            yield path, found
+        elif kind != "work":
+            skipped.append("%s/%s" % (kind, path))
 
 
 def _finished(path: str) -> bool:
@@ -75,7 +67,7 @@ def _code_files(call: Call, paths: RunPaths) -> Set[str]:
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError:
+        with open(plain.open_file(path), encoding="utf-8") as file:
+            return file.read(records.MAX_RECORD)
+    except (OSError, UnicodeDecodeError):
         return "{}"

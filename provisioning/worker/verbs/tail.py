@@ -7,6 +7,7 @@ import time
 from typing import Any, Dict, Optional
 
 import paths as paths_module
+import plain
 import view
 from paths import RunPaths
 
@@ -51,7 +52,7 @@ def last_lines(path: str, size: int, count: int) -> int:
     """The offset at which the last `count` lines of a log of `size` bytes begin."""
     if count <= 0 or size == 0:
         return size
-    with open(path, "rb", buffering=0) as file:
+    with open(plain.open_file(path), "rb", buffering=0) as file:
         position, missing = size, count
         while position > 0:
             begin = max(0, position - BLOCK)
@@ -111,13 +112,10 @@ def _stream(call: Call, paths: RunPaths, path: str, offset: int, follow: bool) -
 
 def _open(path: str) -> Optional[int]:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return plain.open_file(path)
     except FileNotFoundError:
         return None
 
 
 def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
+    return plain.size(path) or 0
