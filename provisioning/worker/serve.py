@@ -8,7 +8,6 @@ import queue
 import sys
 import threading
 import time
-import traceback
 from typing import Any, Dict, Optional
 
 import config
@@ -103,6 +102,8 @@ class Link:
             body = {"code": "no-space" if full else "os", "errno": error.errno, "text": str(error)}
             self.send(wire.ERR, stream, body)
         except Exception as error:  # the edge of a request: the client must hear of a bug
+            import traceback  # a third of this program's start
+
             traceback.print_exc()
             self.send(
                 wire.ERR, stream, {"code": "bug", "text": "%s: %s" % (type(error).__name__, error)}
