@@ -6,6 +6,7 @@ that `runner --help` stays quick.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from runner.errors import (
     PIPE_STATUS,
     Conflict,
     HostError,
+    OutputError,
     ProvisionError,
     RunFailed,
     RunnerError,
@@ -244,7 +246,10 @@ def _is_project_file(word: str) -> bool:
     """Whether the snapshot's root will have a file of that name."""
     from runner.inventory import find_project
 
-    return (find_project(Path.cwd()).root / word).is_file()
+    try:
+        return (find_project(Path.cwd()).root / word).is_file()
+    except OSError:  # too long for a name
+        return False
 
 
 def _wait_for(ctx: Context, words: Sequence[str], timeout_s: float | None) -> list[RunOnHost]:
@@ -286,7 +291,8 @@ def jobs(job: str | None, as_json: bool, colour: str) -> None:
 def ps(words: Sequence[str], everyone: bool, as_json: bool, colour: str) -> int:
     """List runs and their states, over all hosts.
 
-    A host that does not answer is named on stderr, its runs as last seen; then 3 is the status.
+    A host that does not answer is named on stderr, its runs as last seen; then 3 is the status, as
+    where runs were last seen alive on a host that has no worker now.
     """
     keys = _keys(words, "host")
     from runner.app import runs
@@ -294,8 +300,12 @@ def ps(words: Sequence[str], everyone: bool, as_json: bool, colour: str) -> int:
     out = _output(as_json, colour)
     found = runs.list_runs(_context(out), keys.get("host"), everyone)
     out.listing(found, everyone=everyone)
-    silent = any(contact.state == "unreachable" for contact in found.hosts)
-    return HostError.status if silent else 0
+    silent = {contact.host for contact in found.hosts if contact.state == "unreachable"}
+    alive = any(
+        run.contact.state != "ok" and run.status.state != "ended" and run.host not in silent
+        for run in found.runs
+    )
+    return HostError.status if silent or alive else 0
 
 
 @commands.command()
@@ -359,10 +369,18 @@ def _duration(option: str, text: str) -> float:
     "--rank", type=click.IntRange(min=0), default=0, metavar="N", help="Which rank's output."
 )
 @click.option(
-    "--from", "start", type=click.IntRange(min=0), metavar="BYTE", help="Begin at this byte."
+    "--from",
+    "start",
+    type=click.IntRange(min=0, max=2**63 - 1),
+    metavar="BYTE",
+    help="Begin at this byte.",
 )
 @click.option(
-    "-n", "lines", type=click.IntRange(min=0), metavar="LINES", help="Begin this many lines back."
+    "-n",
+    "lines",
+    type=click.IntRange(min=0, max=2**63 - 1),
+    metavar="LINES",
+    help="Begin this many lines back.",
 )
 @click.option("-f", "--follow", is_flag=True, hidden=True)
 @click.option("--no-follow", is_flag=True, help="Stop at the end of what is there.")
@@ -497,7 +515,8 @@ def cancel(words: Sequence[str], now: bool, as_json: bool, colour: str) -> int:
     reports = stop(ctx, runs.find_all(ctx, words), now)
     out.cancelled(reports)
     if any(report.error is not None for report in reports):
-        return HostError.status
+        no_worker = all(report.contact == "no-worker" for report in reports if report.error)
+        return ProvisionError.status if no_worker else HostError.status
     return Conflict.status if any(report.left for report in reports) else 0
 
 
@@ -540,6 +559,10 @@ def _run(argv: Sequence[str], invocation: Invocation) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of one call; `runner` and `python -m runner` end with it."""
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        from runner.exits import open_standard_streams
+
+        open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -548,6 +571,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (BrokenPipeError, ValueError):
         status = PIPE_STATUS
+    except OSError as error:
+        status = _unwritten(error)
     if status == PIPE_STATUS:
         from runner.exits import hush
 
@@ -573,11 +598,24 @@ def _status_of(argv: Sequence[str]) -> int:
 
         if isinstance(error, BrokenPipeError) and reader_gone():
             return PIPE_STATUS
+        if isinstance(error, OSError) and invocation.out is None and error.filename is None:
+            return _unwritten(error)  # the help
         return report_bug(error)
+
+
+def _unwritten(error: OSError) -> int:
+    from runner.output import unwritten
+
+    return _complain(unwritten(error), None)
 
 
 def _complain(error: RunnerError, out: Output | None) -> int:
     from runner.output import Output
 
-    (out or Output()).error(error)
+    if isinstance(error, OutputError):
+        from runner.exits import hush
+
+        hush()
+    with contextlib.suppress(OSError):  # nobody can be told
+        (out or Output()).error(error)
     return error.status

@@ -32,6 +32,7 @@ from runner.errors import (
     WorkerError,
     WrongState,
 )
+from runner.fields import said
 from runner.model import Host
 
 MAX_JUNK = 256 * 1024
@@ -134,8 +135,8 @@ class Worker:
     @property
     def clock_skew_s(self) -> float:
         """The worker's clock minus ours, as far as its hello tells."""
-        now = self.hello.get("now")
-        return float(now) - self._hello_at if isinstance(now, (int, float)) else 0.0
+        now: Any = self.hello.get("now")
+        return float(now) - self._hello_at if wire.is_number(now) else 0.0
 
     def call(
         self,
@@ -288,6 +289,9 @@ class Worker:
         stub = _STUB.format(digest=self._bundle.digest, need=_NEED_BUNDLE)
         # only harmless characters, whatever shell the account has
         program = f'exec(bytes.fromhex("{stub.strip().encode().hex()}"))'
+        named = os.environ.get("RUNNER_WORKSPACE")
+        if self.host.runtime == "local" and named and not os.path.isabs(named):
+            raise SpecError(f"RUNNER_WORKSPACE is {said(named)}; it must begin with /")
         python = sys.executable if self.host.runtime == "local" else "python3"
         argv = [python, "-I", "-S", "-c", program]
         return argv if self.host.runtime == "local" else placement.worker_argv(self.host, argv)

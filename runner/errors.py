@@ -16,8 +16,9 @@
         TimedOut
       IntegrityError    8   a digest or a record does not match
       OutcomeUnknown    9   the link broke after the request went out
+      OutputError     141   stdout cannot be written
 
-Anything else is a bug and ends with 70. 130 and 141 mean interrupted, and that the reader of our
+Anything else is a bug and ends with 70. 130 means interrupted, 141 also that the reader of our
 output went away. The message of an error is one line (subject first, then the fact, then the way
 out); `advice` holds further lines, each a command or a fact, shown indented below it.
 """
@@ -110,6 +111,12 @@ class IntegrityError(RunnerError):
     """A digest or a record does not match what it should be."""
 
     status = 8
+
+
+class OutputError(RunnerError):
+    """What we had to say could not be written to stdout."""
+
+    status = PIPE_STATUS
 
 
 class OutcomeUnknown(RunnerError):

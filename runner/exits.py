@@ -23,6 +23,17 @@ def reader_gone() -> bool:
         return False
 
 
+def open_standard_streams() -> None:
+    """A stream that was closed before we began is /dev/null: no file of ours may take its place."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if fd else "r"))  # noqa: SIM115
+
+
 def hush() -> None:
     """Makes stdout swallow what is still buffered, so that the end of Python says nothing."""
     try:

@@ -20,6 +20,7 @@ else:
 
 from runner.errors import NotFound, SpecError
 from runner.fields import NAME_RULE, Fields, did_you_mean, said, valid_name
+from runner.files import read_regular
 from runner.model import Host, ImagePin, JobSpec, Limits, Project
 from runner.recipes import parse_job
 
@@ -34,7 +35,7 @@ def find_project(start: Path) -> Project:
     """The project that `start` lies in. Raises SpecError when there is none."""
     start = start.absolute()
     for folder in (start, *start.parents):
-        if (folder / PROJECT_FILE).is_file() or (folder / "hosts").is_dir():
+        if (folder / PROJECT_FILE).exists() or (folder / "hosts").is_dir():
             return _read_project(folder)
     raise SpecError(
         f"{start} is in no project (no runner.toml, no hosts/ upward); make one:", "runner init"
@@ -43,7 +44,7 @@ def find_project(start: Path) -> Project:
 
 def _read_project(root: Path) -> Project:
     path = root / PROJECT_FILE
-    fields = Fields(read_toml(path) if path.is_file() else {}, where=PROJECT_FILE)
+    fields = Fields(read_toml(path) if path.exists() else {}, where=PROJECT_FILE)
     name, project_id = fields.text("name"), fields.text("id")
     for key, value in (("name", name), ("id", project_id)):
         if value is not None and not valid_name(value):
@@ -63,13 +64,13 @@ def folder_name(root: Path) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """The table in a file. Raises SpecError that names the file."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_regular(path).decode("utf-8")
         return tomllib.loads(text)
     except OSError as error:
         raise SpecError(f"{_where(path)}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise SpecError(f"{_where(path)}: not UTF-8 at byte {error.start}") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number without end
         raise SpecError(f"{_where(path)}: not TOML: {error}") from error
 
 
@@ -244,7 +245,7 @@ def read_images(project: Project) -> dict[str, ImagePin]:
 
     pins: dict[str, ImagePin] = {}
     for path in (content.images_file(), project.root / "images.toml"):
-        if path.is_file():
+        if path.exists():
             pins.update(_read_pins(path))
     return pins
 

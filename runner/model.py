@@ -9,6 +9,7 @@ from typing import Any
 
 Param = bool | int | float | str | list[Any] | dict[str, Any] | None
 """A job parameter's value: what TOML and JSON can hold."""
+MOST_RANKS = 1024
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ stderr is silent without a terminal, but for errors and for what a script's owne
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,7 +14,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from runner import documents
@@ -27,9 +28,8 @@ from runner.app.results import (
     RunOnHost,
     WorkerVersion,
 )
-from runner.errors import RunFailed, RunnerError, SpecError
+from runner.errors import OutputError, RunFailed, RunnerError, SpecError
 from runner.model import Host, JobSpec
-from runner.plot import draw
 from runner.rows import ending_line, run_rows, status_lines
 from runner.screen import Paint, TailFilter, cut, escaped, table
 from runner.units import moment, plural, size, took
@@ -48,6 +48,22 @@ def coloured(stream: TextIO, choice: str) -> bool:
 
 def _dumb() -> bool:
     return os.environ.get("TERM", "dumb") == "dumb"
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Results are written; raises OutputError when they do not get there."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise unwritten(error) from error
+
+
+def unwritten(error: OSError) -> OutputError:
+    """Says that stdout is full or broken."""
+    return OutputError(f"stdout cannot be written: {error.strerror}")
 
 
 class TerminalReport:
@@ -146,9 +162,10 @@ class Output:
     def lines(self, lines: Iterable[str]) -> None:
         """Results, a line each; whoever reads them sees each at once."""
         self.report.done()
-        for line in lines:
-            self._out.write(line + "\n")
-        self._out.flush()
+        with _writing():
+            for line in lines:
+                self._out.write(line + "\n")
+            self._out.flush()
 
     def warn(self, text: str) -> None:
         """A line for stderr that cron must see too."""
@@ -237,6 +254,8 @@ class Output:
         if self._json:
             self.document(documents.curves(curves))
         else:
+            from runner.plot import draw
+
             self.lines(draw(curves, columns=self.columns or 80, paint=self._paint))
 
     def jobs(self, jobs: Sequence[JobSpec]) -> None:
@@ -295,6 +314,9 @@ class Output:
         parts += [f"{report.unchanged} unchanged"] if report.unchanged else []
         parts += [f"{len(report.pending)} still being written"] if report.pending else []
         self.report.note("; ".join(parts))
+        if report.left_out:
+            names = ", ".join(report.left_out[:3]) + (", …" if len(report.left_out) > 3 else "")
+            self.warn(f"{len(report.left_out)} left out, not plain files: {names}")
         for name in report.kept:
             self.warn(f"{report.path / name}: not from a pull, or edited here; left as it is")
         if self._json:
@@ -358,12 +380,14 @@ class Output:
 
         def write(data: bytes) -> None:
             self.report.done()
-            self._out.write(passed.feed(data))
-            self._out.flush()
+            with _writing():
+                self._out.write(passed.feed(data))
+                self._out.flush()
 
         def finish() -> None:
-            self._out.write(passed.finish())
-            self._out.flush()
+            with _writing():
+                self._out.write(passed.finish())
+                self._out.flush()
 
         return write, finish
 
@@ -371,8 +395,9 @@ class Output:
         stream = getattr(self._out, "buffer", None)
         if stream is None:
             raise SpecError("stdout is not a byte stream")
-        stream.write(data)
-        stream.flush()
+        with _writing():
+            stream.write(data)
+            stream.flush()
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

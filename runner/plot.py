@@ -21,6 +21,8 @@ ROWS = 17
 LEAST_COLUMNS = 20
 COLOURS = ("cyan", "yellow", "green", "red", "bold", "dim")
 PIP_LINE = "pip install matplotlib"
+_MOST = 1e300
+"""Larger values are drawn as this: their differences would be no floats."""
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _SIGNS = "ox+*#@"
@@ -57,7 +59,7 @@ def _line(curve: Curve) -> Line:
     for step, metrics in curve.points:
         value = metric_of(metrics, metric) if metric else None
         if value is not None and math.isfinite(value[1]):
-            points.append((step, value[1]))
+            points.append((step, max(-_MOST, min(_MOST, value[1]))))
     return Line(curve.label or curve.run, metric or "", tuple(points))
 
 
@@ -89,7 +91,7 @@ def _frame(lines: Sequence[Line]) -> _Frame:
         margin = abs(low) * 0.1 or 1.0
         low, high = low - margin, high + margin
     first, last = float(min(all_steps)), float(max(all_steps))
-    return _Frame(first, last if last > first else first + 1, low, high)
+    return _Frame(first, last if last > first else first + max(1.0, abs(first) / 1e9), low, high)
 
 
 def draw(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.fields import Fields, said
-from runner.model import JobSpec, Param
+from runner.model import MOST_RANKS, JobSpec, Param
 from runner.wire import plain_path
 
 LATER = ("time_limit", "restarts", "keep", "keep_best", "resumable", "setup", "stuck_after")
@@ -36,6 +36,8 @@ def parse_job(
     fields.one_of("pass", "file", ("file",), later=("flags", "hydra", "none"))
     launcher = fields.one_of("launcher", "auto", ("auto", "direct", "torchrun"), later=("mpirun",))
     nproc = fields.integer("nproc", JobSpec.nproc, least=1) or 1
+    if nproc > MOST_RANKS:
+        fields.problem("nproc", f"is {said(nproc)}; it must be at most {MOST_RANKS}")
     if launcher == "direct" and nproc > 1:
         fields.problem("launcher", f"is 'direct', which starts one rank, not {nproc}")
     entry = fields.text("entry")

@@ -15,7 +15,7 @@ from runner.app.results import RunOnHost
 from runner.model import Host
 from runner.screen import Paint, escaped, padded, width
 from runner.units import ago, duration, memory, moment, number, plural, size, steps
-from runner.wire import RunStatus
+from runner.wire import RunStatus, is_metric, is_number
 
 KNOWN_METRICS = ("eval/return", "reward", "charts/episodic_return", "rollout/ep_rew_mean")
 COLOURS = {
@@ -38,8 +38,8 @@ def worker_now(run: RunOnHost, now: float) -> float:
 def metric_of(metrics: Mapping[str, Any], chosen: str | None) -> tuple[str, float] | None:
     """The metric to show: the job's choice, else the first known one present."""
     for name in (chosen,) if chosen else KNOWN_METRICS:
-        value = metrics.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value: Any = metrics.get(name)
+        if is_metric(value):
             return name, float(value)
     return None
 
@@ -90,9 +90,8 @@ def _holds_gpus(status: RunStatus) -> bool:
 
 
 def _total(status: RunStatus) -> float | None:
-    total = status.params.get("steps")
-    good = isinstance(total, (int, float)) and not isinstance(total, bool) and total > 0
-    return total if good else None
+    total: Any = status.params.get("steps")
+    return total if is_number(total) and total > 0 else None
 
 
 def _share(status: RunStatus) -> float | None:
@@ -287,9 +286,7 @@ def _progress(status: RunStatus) -> list[str]:
         (name, item) for name, item in status.metrics.items() if not value or name != value[0]
     ]
     parts += [f"{value[0]} {number(value[1])}"] if value else []
-    return parts + [
-        f"{name} {number(item)}" for name, item in others if isinstance(item, (int, float))
-    ]
+    return parts + [f"{name} {number(item)}" for name, item in others if is_metric(item)]
 
 
 def _checkpoints(status: RunStatus) -> list[tuple[str, list[str]]]:

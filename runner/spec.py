@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from runner.errors import SpecError
 from runner.fields import NAME_RULE, did_you_mean, near, parse_duration, said, valid_name
-from runner.model import Host, JobSpec, Param
-from runner.values import NOTHING_SENT, RawValue, decode_json, typed
+from runner.model import MOST_RANKS, Host, JobSpec, Param
+from runner.values import LONGEST_ADVICE, NOTHING_SENT, RawValue, decode_json, typed
 
 RESERVED = ("host", "job", "image", "gpus", "nproc", "launcher", "grace", "name", "tags")
 LATER_KEYS = ("time_limit", "restarts", "priority", "after", "nodes")
@@ -27,7 +27,7 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SET_BY_LAUNCHER = re.compile(
     r"RUNNER_.*|TORCHELASTIC_.*|MASTER_.*|ROLE_.*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE"
-    r"|GROUP_RANK|GROUP_WORLD_SIZE|CUDA_VISIBLE_DEVICES|PYTHONUNBUFFERED"
+    r"|GROUP_RANK|GROUP_WORLD_SIZE|CUDA_VISIBLE_DEVICES|PYTHONUNBUFFERED|HOME|PWD"
 )
 _BASH = ("bash", "-o", "pipefail", "-c")
 _SHELL_SIGNS = re.compile(r"[\s|&;<>()$`\\\"'*?\[\]{}~#!]")
@@ -110,7 +110,7 @@ def parse_submit(
         command=argv,
         params=typed_words.params,
         image=typed_words.name("image"),
-        nproc=typed_words.count("nproc", least=1),
+        nproc=typed_words.count("nproc", least=1, most=MOST_RANKS),
         gpus=typed_words.gpus(),
         launcher=typed_words.launcher(),
         grace_s=typed_words.duration("grace"),
@@ -197,28 +197,29 @@ class _Words:
             )
         raise SpecError(f"{key} is {said(value)}; a name has {NAME_RULE}", NOTHING_SENT)
 
-    def count(self, key: str, *, least: int) -> int | None:
+    def count(self, key: str, *, least: int, most: int) -> int | None:
         """A reserved key whose value is a whole number."""
         value = self._reserved.get(key)
         if value is None:
             return None
-        if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) < least:
+        digits = re.fullmatch(r"0*([0-9]{1,9})", value)
+        if digits is None or not least <= int(digits[1]) <= most:
             raise SpecError(
-                f"{key} is {said(value)}; it must be a whole number of at least {least}",
+                f"{key} is {said(value)}; it must be a whole number from {least} to {most}",
                 NOTHING_SENT,
             )
-        return int(value)
+        return int(digits[1])
 
     def gpus(self) -> str | int | None:
         """`auto` or a number."""
         if self._reserved.get("gpus") == "auto":
             return "auto"
-        if not re.fullmatch(r"[0-9]{1,6}", self._reserved.get("gpus", "0")):
+        if not re.fullmatch(r"[0-9]+", self._reserved.get("gpus", "0")):
             raise SpecError(
                 f"gpus is {said(self._reserved['gpus'])}; it must be auto or a whole number",
                 NOTHING_SENT,
             )
-        return self.count("gpus", least=0)
+        return self.count("gpus", least=0, most=999_999)
 
     def launcher(self) -> str | None:
         """`auto`, `direct` or `torchrun`."""
@@ -310,7 +311,8 @@ def _command(
 def _bash_line(words: Sequence[str], script: str) -> str:
     """The same submit with a shell, ready to copy where all of it can be shown."""
     line = shlex.join(["runner", "submit", *_without_values(words), "--", *_BASH, script])
-    return line if line.isprintable() else "runner submit … -- bash -o pipefail -c '…'"
+    shown = line.isprintable() and len(line) <= LONGEST_ADVICE
+    return line if shown else "runner submit … -- bash -o pipefail -c '…'"
 
 
 def _check_launcher(launcher: str, nproc: int) -> None:

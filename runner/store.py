@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import SpecError
+from runner.files import read_regular
 from runner.model import Project
-from runner.wire import RunStatus, WireError
+from runner.wire import RunStatus, WireError, is_number
 
 FORMAT = 1
 LOCK_LIMIT_S = 10.0
@@ -129,7 +130,7 @@ class Store:
         found = []
         for path in self._files("intents"):
             body = _read(path)
-            if not body or body.get("words") != words:
+            if not body or body.get("words") != words or body.get("id") != path.stem:
                 continue
             fd = _try_lock(path)
             if fd is not None and os.fstat(fd).st_nlink == 0:
@@ -137,7 +138,7 @@ class Store:
                 os.close(fd)
             elif fd is not None:
                 found.append(Intent(path, fd, body))
-        return sorted(found, key=lambda intent: float(intent.body.get("at", 0)))
+        return sorted(found, key=_begun_at)
 
     def write_intent(self, body: Mapping[str, Any]) -> Intent:
         """Write an intent down, durably, and hold its lock. Its spec may hold secrets: 0600."""
@@ -158,7 +159,9 @@ class Store:
 
     def _files(self, kind: str) -> list[Path]:
         folder = self._root / kind
-        return sorted(folder.glob("[!.]*.json")) if folder.is_dir() else []
+        if not folder.is_dir() and os.path.lexists(folder):
+            raise SpecError(f"{folder} is not a folder; move it away")
+        return sorted(folder.glob("[!.]*.json"))
 
     def _folder(self, kind: str) -> Path:
         folder = self._root / kind
@@ -190,11 +193,19 @@ class Store:
 def _record(path: Path) -> Record | None:
     body = _read(path)
     try:
-        if body is None or RunStatus.from_json(body["run"]).id != path.stem:
+        status = RunStatus.from_json(body["run"]) if body is not None else None
+        if body is None or status is None or status.id != path.stem:
             return None
-        return Record(path.stem, str(body["host"]), float(body["seen_at"]), body["run"])
+        if not is_number(body["seen_at"]):
+            return None
+        return Record(path.stem, str(body["host"]), float(body["seen_at"]), status.to_json())
     except (AttributeError, KeyError, TypeError, ValueError, WireError):
         return None  # torn, or another's: the host knows the run
+
+
+def _begun_at(intent: Intent) -> float:
+    at: Any = intent.body.get("at")
+    return float(at) if is_number(at) else 0.0
 
 
 def _unwritable(path: Path, error: OSError) -> SpecError:
@@ -203,15 +214,15 @@ def _unwritable(path: Path, error: OSError) -> SpecError:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        body = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        body = json.loads(read_regular(path))
+    except (OSError, RecursionError, ValueError):
         return None
     return body if isinstance(body, dict) else None
 
 
 def _try_lock(path: Path) -> int | None:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:

@@ -95,13 +95,12 @@ def _send_contents(
     for digest in wanted:
         if digest not in paths:
             raise WorkerError("the worker asked for a content that is not in the snapshot")
-        data = tree.read_content(root, paths[digest], digest)
-        head = wire.PACK_HEAD.pack(bytes.fromhex(digest), len(data))
+        head = wire.PACK_HEAD.pack(bytes.fromhex(digest), sizes[digest])
         request.send(zipper.compress(head))
-        for start in range(0, len(data), _PIECE):
-            request.send(zipper.compress(data[start : start + _PIECE]))
-        done += len(data)
-        on_sent(done, whole)
+        for piece in tree.read_content(root, paths[digest], sizes[digest], digest):
+            request.send(zipper.compress(piece))
+            done += len(piece)
+            on_sent(done, whole)
     request.send(zipper.flush())
     return done
 

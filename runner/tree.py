@@ -21,12 +21,14 @@ from pathspec import GitIgnoreSpec
 
 from runner import wire
 from runner.errors import SpecError
+from runner.files import open_regular, read_regular
 from runner.manifest import Snapshot
 
 NEVER_ANYWHERE = (".git", ".venv", "__pycache__", ".runner", "*.egg-info")
 NEVER_AT_ROOT = ("results", "build", "dist", "hosts")
 RUNNERIGNORE = ".runnerignore"
 GIT_LIMIT_S = 30
+DEEPEST = 200
 _BLOCK = 1 << 20
 
 Row = tuple[Any, ...]
@@ -48,6 +50,7 @@ class _Walk:
 
 def read_snapshot(root: Path) -> Snapshot:
     """The project folder as it is now. Raises SpecError for what cannot travel."""
+    _read_spec(os.path.join(root, ".gitignore"))  # git would wait for a FIFO
     git = _Git(root)
     try:
         walk = _Walk(os.fspath(root), _Rules(os.fspath(root), git))
@@ -62,16 +65,24 @@ def read_snapshot(root: Path) -> Snapshot:
     return Snapshot(rows, wire.tree_digest(rows), code, skipped)
 
 
-def read_content(root: Path, path: str, digest: str) -> bytes:
-    """A file's content, which must still be what was read before. Raises SpecError."""
+def read_content(root: Path, path: str, size: int, digest: str) -> Iterator[bytes]:
+    """A file's content in pieces, `size` bytes in all.
+
+    Raises SpecError, in the end at the latest, when it is not what was read before.
+    """
+    found = hashlib.sha256()
+    left = size
     try:
-        with open(os.path.join(root, path), "rb") as file:
-            data = file.read()
+        with open_regular(os.path.join(root, path)) as file:
+            while left and (block := file.read(min(_BLOCK, left))):
+                found.update(block)
+                left -= len(block)
+                yield block
+            longer = file.read(1)
     except OSError as error:
         raise _unreadable(path, error) from error
-    if hashlib.sha256(data).hexdigest() != digest:
+    if longer or found.hexdigest() != digest:
         raise SpecError(f"{_shown(path)} changed while it was sent; type the same words again")
-    return data
 
 
 def _walk(walk: _Walk, folder: str, inherited: str | None) -> bool:
@@ -80,6 +91,11 @@ def _walk(walk: _Walk, folder: str, inherited: str | None) -> bool:
     inherited: the file whose rule leaves the folder out, when only what is brought back travels.
     """
     any_row = False
+    if folder.count("/") >= DEEPEST:
+        raise SpecError(
+            f"{_shown(folder[:100])}… goes on for more than {DEEPEST} folders",
+            f"leave it out by a line in {RUNNERIGNORE}; nothing was sent",
+        )
     try:
         entries = sorted(os.scandir(os.path.join(walk.root, folder)), key=lambda entry: entry.name)
     except OSError as error:
@@ -118,7 +134,7 @@ def _file_row(root: str, path: str) -> Row:
     full = os.path.join(root, path)
     for _ in range(2):
         try:
-            with open(full, "rb", buffering=0) as file:
+            with open_regular(full) as file:
                 before = os.fstat(file.fileno())
                 digest = hashlib.sha256()
                 while block := file.read(_BLOCK):
@@ -216,8 +232,7 @@ class _Rules:
 
 def _read_spec(path: str) -> GitIgnoreSpec | None:
     try:
-        with open(path, "rb") as file:
-            text = file.read().removeprefix(b"\xef\xbb\xbf").decode("latin-1")
+        text = read_regular(path).removeprefix(b"\xef\xbb\xbf").decode("latin-1")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -245,8 +260,7 @@ def _is_rule(line: str) -> bool:
 
 def _brings_back(path: str) -> bool:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return any(line.startswith("!") for line in file)
+        return any(line.startswith(b"!") for line in read_regular(path).splitlines())
     except OSError:
         return False
 

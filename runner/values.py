@@ -28,6 +28,8 @@ _RANGE = re.compile(r"[+-]?[0-9][0-9_.eE+-]*?\.\.[+-]?[0-9][0-9_.eE+-]*")
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _INT64 = 2**63
 NOTHING_SENT = "nothing was sent"
+LONGEST_ADVICE = 240
+"""A word to copy that is longer is not shown: it would bury the message."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,10 @@ def _finite(text: str) -> float:
 
 
 def word_for(key: str, value: Any, *, as_json: bool = False) -> str:
-    """The word to type for a value, quoted for a shell."""
+    """The word to type for a value, quoted for a shell; of a long one only how it is written."""
     if as_json or not isinstance(value, str):
-        return shlex.quote(f"{key}:={json.dumps(value, ensure_ascii=False)}")
+        word = shlex.quote(f"{key}:={json.dumps(value, ensure_ascii=False)}")
+        return word if len(word) <= LONGEST_ADVICE else f"{key}:='\"…\"'"
     return shlex.quote(f"{key}={value}")
 
 
@@ -96,7 +99,7 @@ def typed(key: str, raw: RawValue, default: Param) -> Param:
         example = json.dumps(default)
         raise SpecError(
             f"{key} is {said(raw.text)}; it must be {kind_of(default)}, written as JSON",
-            shlex.quote(f"{key}:={example}"),
+            shlex.quote(f"{key}:={example}") if len(example) <= LONGEST_ADVICE else f"{key}:='…'",
             NOTHING_SENT,
         )
     _refuse_sweep(key, raw.text, default)

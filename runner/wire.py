@@ -242,7 +242,11 @@ class RunStatus:
         for item in fields(cls):
             if item.name in values:
                 _check_type(item.name, values[item.name])
-        return cls(**values)
+        try:
+            known_values = {key: _cleaned(key, value) for key, value in values.items()}
+        except RecursionError as error:
+            raise WireError("a run nested too deep") from error
+        return cls(**{key: value for key, value in known_values.items() if value is not None})
 
 
 _LISTS = frozenset({"tags", "gpus", "argv", "given", "checkpoints", "attempts"})
@@ -251,6 +255,53 @@ _NUMBERS = frozenset(
     {"submitted_at", "started_at", "ended_at", "progress_at", "step", "position", "attempt"}
     | {"restarts_left", "nproc", "log_bytes"}
 )
+
+
+MAX_NUMBER = 2**63
+"""No count, size or time is larger; what claims to be is taken for unknown."""
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a count, size or time one can compute with."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) < MAX_NUMBER  # nan is not, nor inf
+
+
+def is_metric(value: Any) -> bool:
+    """Whether this is the value of a metric: any float, but no whole number beyond all bounds."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and _is_small(value)
+
+
+def _is_small(value: Any) -> bool:
+    return isinstance(value, float) or abs(value) < MAX_NUMBER
+
+
+def _cleaned(name: str, value: Any) -> Any:
+    """A field without the numbers and items that nobody could show; None where nothing is left."""
+    if name in _NUMBERS:
+        return value if is_number(value) else None
+    if name in ("tags", "argv", "given"):
+        return [item for item in value if isinstance(item, str)]
+    if name == "metrics":
+        return {key: item for key, item in value.items() if is_metric(item)}
+    if name in ("gpus", "checkpoints", "attempts"):
+        return [_bounded(item) for item in value if isinstance(item, dict)]
+    return _bounded(value, is_job=name == "params")
+
+
+def _bounded(value: Any, key: str = "", is_job: bool = False) -> Any:
+    """The same with None for what is no number where one is meant, or is beyond all bounds.
+
+    is_job: the names are the job's, none of them means a number of ours.
+    """
+    if isinstance(value, dict):
+        return {name: _bounded(item, name, is_job) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_bounded(item, is_job=is_job) for item in value]
+    if not is_job and (key in ("step", "bytes") or key.endswith("_at")):
+        return value if is_number(value) else None
+    return value if not isinstance(value, (int, float)) or _is_small(value) else None
 
 
 def _check_type(name: str, value: Any) -> None:

@@ -54,7 +54,8 @@ def walk(top: str) -> Iterator[Tuple[str, os.stat_result]]:
     while todo:
         folder = todo.pop()
         try:
-            entries = sorted(os.scandir(os.path.join(top, folder)), key=lambda item: item.name)
+            with os.scandir(os.path.join(top, folder)) as found_here:
+                entries = sorted(found_here, key=lambda item: item.name)
         except OSError:
             continue  # it went, or lies too deep for a name
         inner = []

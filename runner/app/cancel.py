@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.app.context import Context, on_hosts, seen
+from runner.app.context import Context, on_hosts, seen, silent
 from runner.app.results import CancelReport
 from runner.app.runs import RunRef, by_host
-from runner.errors import WorkerError
+from runner.errors import RunnerError, WorkerError
 from runner.model import Host
+from runner.wire import is_number
 
 
 def cancel(ctx: Context, refs: Sequence[RunRef], now: bool = False) -> list[CancelReport]:
@@ -27,8 +28,17 @@ def cancel(ctx: Context, refs: Sequence[RunRef], now: bool = False) -> list[Canc
             if found is not None:
                 reports[run] = found[run]
             else:
-                reports[run] = CancelReport(run, host.name, None, False, error=str(error))
+                reports[run] = _unreached(host, run, error)
     return [reports[ref.id] for ref in refs]
+
+
+def _unreached(host: Host, run: str, error: RunnerError | None) -> CancelReport:
+    """What is said where nothing was stopped: the way out too, where the error leads to it."""
+    text = str(error)
+    if error is not None and text.endswith(":"):
+        text = " ".join([text, *error.advice])
+    state = silent(host, error).state
+    return CancelReport(run, host.name, None, False, error=text, contact=state)
 
 
 def _cancel(
@@ -39,7 +49,7 @@ def _cancel(
     def on_event(event: Mapping[str, Any]) -> None:
         grace = event.get("grace_s")
         text = f"{event.get('run')}  asked to stop"
-        if not now and isinstance(grace, (int, float)):
+        if not now and is_number(grace):
             text += f"; saving ({grace:g}s at most)"
         ctx.report.step(text)
 
@@ -66,5 +76,5 @@ def _report(host: str, run: str, row: Mapping[str, Any]) -> CancelReport:
             gpus=tuple(card for card in row.get("gpus") or [] if isinstance(card, dict)),
             left=tuple(int(pid) for pid in row.get("left") or []),
         )
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
         raise WorkerError(f"{host}: what became of {run} cannot be read: {error}") from error

@@ -55,6 +55,7 @@ def pull(ctx: Context, ref: RunRef, to: Path | None = None) -> PullReport:
                 break
         _write_records(top, listing)
         run = _status(ctx, worker, ref)
+        left_out = _left_out(listing)
         complete = run.status.state == states.ENDED and not changed and not plan.kept
         book.save(complete)
     ctx.report.done()
@@ -67,7 +68,14 @@ def pull(ctx: Context, ref: RunRef, to: Path | None = None) -> PullReport:
         unchanged=len(plan.unchanged),
         pending=tuple(item.file.name for item in changed),
         kept=plan.kept,
+        left_out=left_out,
     )
+
+
+def _left_out(listing: Mapping[str, Any]) -> tuple[str, ...]:
+    """What its worker named as no plain file."""
+    names = listing.get("skipped")
+    return tuple(str(name)[:300] for name in names) if isinstance(names, list) else ()
 
 
 def _status(ctx: Context, worker: Worker, ref: RunRef) -> Any:
@@ -86,9 +94,13 @@ class _Book:
         self._run = run
         self._top = top
         body = ctx.store.pulled(run)
-        self._all = dict(body.get("places", {})) if isinstance(body.get("places"), dict) else {}
+        places = body.get("places")
+        self._all = dict(places) if isinstance(places, dict) else {}
+        rows = self._all.get(str(top))
         self.known: dict[str, Known] = {
-            name: Known(*row) for name, row in self._all.get(str(top), {}).items() if len(row) == 4
+            name: Known(*row)
+            for name, row in (rows if isinstance(rows, dict) else {}).items()
+            if _is_known(row)
         }
 
     def add(self, done: list[sync.Fetched]) -> None:
@@ -114,6 +126,16 @@ class _Book:
             if file.kind != "work" and part.is_file() and not part.is_symlink():
                 found[file.name] = part.stat().st_size
         return found
+
+
+def _is_known(row: Any) -> bool:
+    """Whether a row of the book is one that `save` writes."""
+    return (
+        isinstance(row, list)
+        and len(row) == 4
+        and isinstance(row[2], str)
+        and all(isinstance(row[i], int) for i in (0, 1, 3))
+    )
 
 
 class _Progress:

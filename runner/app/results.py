@@ -80,6 +80,8 @@ class PullReport:
     """Files still being written there, left for the next pull."""
     kept: tuple[str, ...] = ()
     """Local files no pull made or that were edited here, left as they are."""
+    left_out: tuple[str, ...] = ()
+    """Links and the like there, which do not travel (the first hundred)."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class CancelReport:
     left: tuple[int, ...] = ()
     """Process ids that would not die."""
     error: str | None = None
+    contact: str = "ok"
+    """As the state of a `Contact`; with `error` what kept us from it."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from runner.errors import (
     Unreachable,
 )
 from runner.model import Host
+from runner.wire import is_metric, is_number
 
 LATEST = "latest"
 _TOLD = (Unreachable, ProvisionError)
@@ -50,6 +51,8 @@ def list_runs(ctx: Context, host: str | None = None, everyone: bool = False) -> 
             continue
         if host is not None and error is not None and not isinstance(error, _TOLD):
             raise error
+        if each.runtime == "local" and isinstance(error, SpecError):
+            raise error  # a word or file of ours, whoever was asked for
         contacts.append(_silent(ctx, each, error))
         runs += _remembered(ctx, each, error, everyone)
     runs.sort(key=lambda run: (run.status.submitted_at or 0, run.id))
@@ -143,8 +146,8 @@ def _points(rows: list[object]) -> list[tuple[int, dict[str, float]]]:
         if not (isinstance(row, list) and len(row) == 2):
             continue
         step, metrics = row
-        if isinstance(step, int) and isinstance(metrics, dict):
-            numbers = {str(k): float(v) for k, v in metrics.items() if isinstance(v, (int, float))}
+        if isinstance(step, int) and is_number(step) and isinstance(metrics, dict):
+            numbers = {str(k): float(v) for k, v in metrics.items() if is_metric(v)}
             points.append((step, numbers))
     return points
 

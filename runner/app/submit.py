@@ -138,6 +138,10 @@ def _take_up(ctx: Context, host: Host, words: Sequence[str], snapshot: Snapshot)
     """The open intent to go on with; those it cannot be are settled on the way."""
     with ctx.store.intents_locked():
         found = ctx.store.open_intents(list(words))
+    for intent in found:
+        if not _is_readable(intent):
+            intent.leave_open()  # damaged; what it began cannot be known
+    found = [intent for intent in found if _is_readable(intent)]
     chosen = None
     for intent in found:
         if chosen is None and intent.body["spec"]["snapshot"] == snapshot.digest:
@@ -156,6 +160,11 @@ def _take_up(ctx: Context, host: Host, words: Sequence[str], snapshot: Snapshot)
             ctx.report.note(f"earlier  {intent.id} was accepted with the code of then; kept")
         intent.close()
     return chosen
+
+
+def _is_readable(intent: Intent) -> bool:
+    spec = intent.body.get("spec")
+    return isinstance(spec, dict) and spec.get("id") == intent.id and "snapshot" in spec
 
 
 def _ask(ctx: Context, host: Host, run: str) -> Any:

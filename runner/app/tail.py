@@ -104,11 +104,11 @@ class _Follower:
 
     def _on_event(self, event: dict[str, Any]) -> None:
         start = event.get("start")
-        if isinstance(start, int):
+        if isinstance(start, int) and wire.is_number(start):
             if not self.began:
                 self._offset = start
-                size = event.get("size")
-                if start > 0 and self._lines is not None and isinstance(size, int):
+                size: Any = event.get("size")
+                if start > 0 and self._lines is not None and wire.is_number(size):
                     self._ctx.report.note(
                         f"last {self._lines} lines of {_size(size)}; all: --from 0"
                     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import subprocess
@@ -338,3 +339,21 @@ def test_run_that_is_not_there(shared_worker: LocalWorker) -> None:
     blank(shared_worker)
     with pytest.raises(NotFound, match="no run nope here"):
         shared_worker.pull("nope")
+
+
+def test_links_are_left_out_and_named(shared_worker: LocalWorker) -> None:
+    run = done(
+        shared_worker, "import os; os.symlink('/etc', os.environ['RUNNER_CHECKPOINTS'] + '/step-9')"
+    )
+    assert shared_worker.pull(run).left_out == ("checkpoints/step-9",)
+
+
+@pytest.mark.parametrize("places", [7, {"TOP": 7}, {"TOP": {"logs/rank-0.log": 7}}])
+def test_damaged_book_of_pulls_is_no_book(shared_worker: LocalWorker, places: object) -> None:
+    run = done(shared_worker, "print('said')")
+    top = shared_worker.project / "results" / run
+    text = json.dumps({"places": places}).replace("TOP", str(top))
+    book = shared_worker.project / ".runner" / "pulls" / f"{run}.json"
+    book.parent.mkdir(exist_ok=True)
+    book.write_text(text)
+    assert shared_worker.pull(run).files == 1

@@ -186,3 +186,16 @@ def test_silent_host_shows_what_was_last_seen_and_ps_ends_with_3(
     assert b"far" in done.stderr
     with pytest.raises(HostError, match="no run zzz where somebody answered.*far"):
         found(local_worker, "zzz")
+
+
+def test_relative_workspace_is_refused(
+    shared_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_WORKSPACE", "here")
+    with pytest.raises(SpecError, match="RUNNER_WORKSPACE is 'here'; it must begin with /"):
+        runs.list_runs(shared_worker.ctx)
+
+
+def test_points_without_numbers_one_can_draw_are_left_out() -> None:
+    rows: list[object] = [[10**400, {"r": 1}], [1, {"r": 10**400, "s": "x", "t": 2}], 7, [2]]
+    assert runs._points(rows) == [(1, {"t": 2.0})]

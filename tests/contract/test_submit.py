@@ -404,3 +404,13 @@ def test_no_room_on_the_worker_leaves_what_is_there(tiny_worker: LocalWorker) ->
     big.unlink()
     after = tiny_worker.submit("true", words=("name=after",))
     assert tiny_worker.wait(after).status.outcome == "done"
+
+
+def test_intent_without_a_readable_spec_is_set_aside(warm_worker: LocalWorker, name: str) -> None:
+    request = parse_submit([f"name={name}"], ["true"])
+    words = submit.intent_words(request)
+    warm_worker.ctx.store.write_intent({"id": "cmd-00000", "words": words, "at": 1}).leave_open()
+    made = submit.submit(warm_worker.ctx, request, lambda run: None)
+    assert named(warm_worker, name) == set(made)
+    assert [path.stem for path in intents(warm_worker)] == ["cmd-00000"]
+    intents(warm_worker)[0].unlink()

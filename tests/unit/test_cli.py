@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -201,6 +202,41 @@ def test_a_reader_that_went_away_ends_it_quietly_with_141() -> None:
     assert (process.wait(), errors_said) == (141, b"")
 
 
+@pytest.mark.parametrize("words", ["--help", "version", "version --json"])
+def test_stdout_that_is_full_is_said_and_ends_with_141(words: str) -> None:
+    with open("/dev/full", "wb") as full:
+        process = runner_process(*words.split(), stdout=full, stderr=subprocess.PIPE)
+    said = process.communicate()[1]
+    assert (process.wait(), said) == (
+        141,
+        b"stdout cannot be written: No space left on device\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "status"),
+    [("version", ">&-", 0), ("--help", ">&-", 0), ("version", "2>&-", 0), ("nope", "2>&-", 2)],
+)
+def test_a_closed_stream_is_no_trouble(words: str, closed: str, status: int) -> None:
+    root = Path(errors.__file__).parents[1]
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" -m runner {words} {closed}', sys.executable],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (status, b"")
+
+
+def test_a_long_command_in_one_word_is_refused_shortly(project: Path, capsys: Capture) -> None:
+    assert main(["submit", "--", "a b" * 3000]) == 2
+    assert all(len(line) < 300 for line in capsys.readouterr().err.splitlines())
+
+
+def test_tail_begins_at_a_byte_that_64_bits_hold(project: Path, capsys: Capture) -> None:
+    assert main(["tail", "x", "--from", str(2**63)]) == 2
+    assert "is not in the range" in capsys.readouterr().err
+
+
 def test_it_starts_without_a_home_and_in_any_locale(tmp_path: Path) -> None:
     process = runner_process("submit", "--help", env={"LC_ALL": "POSIX"}, stdout=subprocess.DEVNULL)
     assert process.wait() == 0
@@ -274,6 +310,16 @@ def test_ps_does_the_rest_and_then_ends_with_3(fake: Fake, capsys: Capture) -> N
     assert json.loads(capsys.readouterr().out)["hosts"][1]["contact"]["state"] == "unreachable"
 
 
+@pytest.mark.parametrize(("state", "status"), [("running", 3), ("ended", 0)])
+def test_ps_ends_with_3_where_live_runs_have_lost_their_worker(
+    state: str, status: int, fake: Fake
+) -> None:
+    hosts = (Contact("gpu1", "no-worker", error="gpu1: there is no worker"),)
+    lost = run(None, state, "no-worker")
+    fake("runs", list_runs=lambda ctx, host, everyone: Listing((lost,), hosts))
+    assert main(["ps"]) == status
+
+
 def test_status_is_0_whatever_became_of_the_run(fake: Fake) -> None:
     fake("status", status=lambda ctx, ref: run("failed"))
     assert main(["status"]) == 0
@@ -288,6 +334,7 @@ def test_status_is_0_whatever_became_of_the_run(fake: Fake) -> None:
         (CancelReport("a", "gpu1", "done", True), 0),
         (CancelReport("a", "gpu1", "cancelled", False, left=(7,)), 7),
         (CancelReport("a", "gpu1", None, False, error="gpu1: no answer"), 3),
+        (CancelReport("a", "gpu1", None, False, error="gpu1: none", contact="no-worker"), 4),
     ],
 )
 def test_cancel_ends_with_what_it_reached(report: CancelReport, status: int, fake: Fake) -> None:

@@ -26,6 +26,7 @@ EXPECTED = {
     "TimedOut": 7,
     "IntegrityError": 8,
     "OutcomeUnknown": 9,
+    "OutputError": 141,
 }
 
 

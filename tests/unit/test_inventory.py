@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -239,4 +240,15 @@ def test_one_bad_job_does_not_block_another(project: Project) -> None:
     write(project.root / "agents/good.toml", 'command = ["true"]\n')
     assert inventory.read_job(project, "good").command == ("true",)
     with pytest.raises(SpecError, match=r"agents/bad.toml: not TOML"):
+        inventory.read_jobs(project)
+
+
+@pytest.mark.parametrize("name", ["runner.toml", "hosts/gpu1.toml", "agents/dqn.toml"])
+def test_a_file_that_is_a_fifo_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    for folder in ("hosts", "agents"):
+        (tmp_path / folder).mkdir()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(SpecError, match=f"^{name}: not a regular file"):
+        project = inventory.find_project(tmp_path)
+        inventory.read_hosts(project)
         inventory.read_jobs(project)

@@ -36,6 +36,7 @@ LAYERS = (
     "inventory",
     "store",
     "interrupts",
+    "files",
     "content",
     "placement",
     "recipes",

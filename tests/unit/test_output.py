@@ -186,6 +186,13 @@ def test_a_pull_prints_the_path_and_names_what_it_left(
     assert lines[1].endswith("mine.pt: not from a pull, or edited here; left as it is")
 
 
+def test_a_pull_names_what_was_left_out() -> None:
+    names = tuple(f"logs/{number}" for number in range(4))
+    shown = Shown()
+    shown.output.pulled(PullReport("a", Path("/r/a"), 1, 1, 0.1, 0, left_out=names))
+    assert shown.err == "4 left out, not plain files: logs/0, logs/1, logs/2, …\n"
+
+
 def test_a_pull_with_nothing_new_says_so() -> None:
     shown = Shown(terminal=True)
     shown.output.pulled(PullReport("a", Path("/r/a"), 0, 0, 0.1, 31))

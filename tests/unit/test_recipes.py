@@ -43,6 +43,7 @@ def test_keys_of_later_versions_are_refused_by_name(key: str) -> None:
         ({"command": "python x"}, "command is 'python x'; it must be a list of texts"),
         ({"command": []}, "it must be a list that begins with a program"),
         ({"entry": "a.py", "nproc": 0}, "nproc is 0; it must be at least 1"),
+        ({"entry": "a.py", "nproc": 1025}, "nproc is 1025; it must be at most 1024"),
         ({"entry": "a.py", "gpus": True}, "gpus is True; it must be 'auto' or a whole number"),
         ({"entry": "a.py", "gpus": -1}, "gpus is -1"),
         (

@@ -280,3 +280,24 @@ def test_lock_that_does_not_come_free_is_named(
         store.intents_locked(),
     ):
         pass
+
+
+def test_record_that_is_no_file_or_nested_without_end_is_no_record(
+    store: Store, tmp_path: Path
+) -> None:
+    store.put("gpu1", status("b-1"), 1.0)
+    os.mkfifo(tmp_path / ".runner" / "runs" / "a-1.json")
+    (tmp_path / ".runner" / "runs" / "c-1.json").write_text("[" * 100_000)
+    assert [record.id for record in store.records()] == ["b-1"]
+
+
+def test_intent_with_a_wrong_time_is_an_intent(store: Store, tmp_path: Path) -> None:
+    store.write_intent({"id": "a-1", "words": WORDS, "at": "soon"}).leave_open()
+    assert [intent.id for intent in store.open_intents(WORDS)] == ["a-1"]
+
+
+def test_file_where_the_folder_of_records_should_be(store: Store, tmp_path: Path) -> None:
+    (tmp_path / ".runner").mkdir()
+    (tmp_path / ".runner" / "runs").write_text("")
+    with pytest.raises(SpecError, match="is not a folder"):
+        store.records()

@@ -217,13 +217,13 @@ def test_what_cannot_be_read_is_named(
 def test_file_that_changed_since_it_was_read_is_not_sent(root: Path) -> None:
     put(root, "a")
     (row,) = tree.read_snapshot(root).rows
-    assert tree.read_content(root, "a", row[4]) == b"x"
+    assert b"".join(tree.read_content(root, "a", 1, row[4])) == b"x"
     put(root, "a", text="y")
     with pytest.raises(SpecError, match="a changed while it was sent"):
-        tree.read_content(root, "a", row[4])
+        list(tree.read_content(root, "a", 1, row[4]))
     (root / "a").unlink()
     with pytest.raises(SpecError, match="a cannot be read: No such file"):
-        tree.read_content(root, "a", row[4])
+        list(tree.read_content(root, "a", 1, row[4]))
 
 
 def test_facts_of_the_code_without_git(root: Path) -> None:
@@ -235,3 +235,18 @@ def test_empty_project_is_a_snapshot(root: Path) -> None:
     snapshot = tree.read_snapshot(root)
     assert snapshot.rows == ()
     assert len(snapshot.digest) == 64
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".runnerignore"])
+def test_rules_in_a_fifo_are_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(SpecError, match=f"{name} cannot be read: not a regular file"):
+        tree.read_snapshot(tmp_path)
+
+
+def test_folders_without_end_are_refused(tmp_path: Path) -> None:
+    tmp_path.joinpath(*["d"] * (tree.DEEPEST - 1)).mkdir(parents=True)
+    tree.read_snapshot(tmp_path)
+    tmp_path.joinpath(*["d"] * (tree.DEEPEST + 1)).mkdir(parents=True)
+    with pytest.raises(SpecError, match="d/d.*more than 200 folders"):
+        tree.read_snapshot(tmp_path)

@@ -4,7 +4,7 @@ import pytest
 
 from runner.errors import SpecError
 from runner.model import Param
-from runner.values import RawValue, typed
+from runner.values import RawValue, decode_json, typed
 
 
 def text(value: str) -> RawValue:
@@ -95,3 +95,9 @@ def test_a_text_with_a_comma_is_told_the_way_out() -> None:
         typed("env", text("a,it's"), "x")
     assert caught.value.advice[1] == """  'env:="a,it'"'"'s"'"""
     assert typed("env", js('"a,it\'s"'), "x") == "a,it's"
+
+
+def test_no_line_of_a_refusal_is_long() -> None:
+    with pytest.raises(SpecError) as told:
+        decode_json("lr", "x" * 5000)
+    assert all(len(line) < 300 for line in (told.value.message, *told.value.advice))

@@ -199,3 +199,24 @@ def test_status_of_a_newer_worker_is_read() -> None:
 def test_status_that_is_none_is_a_wire_error(body: dict[str, Any]) -> None:
     with pytest.raises(wire.WireError):
         wire.RunStatus.from_json(body)
+
+
+@pytest.mark.parametrize("number", [10**400, float("inf"), float("nan"), 2**63, "7", True])
+def test_numbers_beyond_all_bounds_are_unknown(number: Any) -> None:
+    run = wire.RunStatus.from_json(
+        {
+            "id": "a-1",
+            "state": "running",
+            "metrics": {"reward": 1.5, "huge": 10**400, "word": "x"},
+            "checkpoints": [{"name": "c", "step": number, "bytes": number}, 7],
+            "attempts": [{"started_at": number}],
+            "params": {"steps": 10**400, "start_at": "x", "lr": 1e30},
+            "argv": ["python", 7],
+            **({} if isinstance(number, (str, bool)) else {"step": number, "nproc": number}),
+        }
+    )
+    assert (run.step, run.nproc, run.argv) == (None, 1, ["python"])
+    assert run.metrics == {"reward": 1.5}
+    assert run.checkpoints == [{"name": "c", "step": None, "bytes": None}]
+    assert run.attempts == [{"started_at": None}]
+    assert run.params == {"steps": None, "start_at": "x", "lr": 1e30}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import checkpoints
@@ -106,7 +108,9 @@ def test_folder_that_is_a_link_holds_no_checkpoints(tmp_path: Path) -> None:
     assert list(plain.walk(str(tmp_path / "link"))) == []
 
 
-def test_walk_goes_as_deep_as_folders_do(tmp_path: Path) -> None:
+@pytest.fixture
+def deep_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder 1,500 deep; pytest's own cleaning does not get to its bottom."""
     here = os.open(tmp_path, os.O_RDONLY)
     for _ in range(1_500):
         os.mkdir("d", dir_fd=here)
@@ -115,8 +119,13 @@ def test_walk_goes_as_deep_as_folders_do(tmp_path: Path) -> None:
         here = inner
     os.close(os.open("bottom", os.O_CREAT | os.O_WRONLY, dir_fd=here))
     os.close(here)
-    (tmp_path / "top").write_text("x")
-    (tmp_path / "away").symlink_to("/")
-    paths = [path for path, _ in plain.walk(str(tmp_path))]
+    yield tmp_path
+    subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
+
+
+def test_walk_goes_as_deep_as_folders_do(deep_folder: Path) -> None:
+    (deep_folder / "top").write_text("x")
+    (deep_folder / "away").symlink_to("/")
+    paths = [path for path, _ in plain.walk(str(deep_folder))]
     assert paths[:2] == ["away", "top"]
     assert paths[2].endswith("/bottom") and paths[2].count("/") == 1_500
