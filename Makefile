@@ -1,5 +1,5 @@
 # What people type in a checkout. PYTHON chooses the interpreter (3.10 or newer); PIP_ARGS
-# goes to every pip, say PIP_ARGS="--extra-index-url URL".
+# goes to every pip, say PIP_ARGS="--extra-index-url URL" for another source of torch.
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
