@@ -403,9 +403,3 @@ def refusal(body: Mapping[str, Any], host: str) -> RunnerError:
     error = kind(f"{host}: {text}")
     error.code = code  # type: ignore[attr-defined]
     return error
-
-
-def default_workspace() -> str:
-    """Where `local` keeps its runs, for people."""
-    named = os.environ.get("RUNNER_WORKSPACE")
-    return named or os.path.join(os.path.expanduser("~"), ".local", "share", "runner", "workspace")

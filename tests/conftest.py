@@ -126,6 +126,14 @@ def give_up(config: pytest.Config, name: str, reason: object) -> None:
     pytest.skip(f"{LEFT_OUT}{name}: {reason}")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where everything is required, a test that was skipped for whatever reason is a failure."""
+    told = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = told.stats.get("skipped", []) if told is not None else []
+    if skipped and required(session.config) == set(NEEDS) and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 # what is said at the end
 
 

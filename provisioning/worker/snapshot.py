@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import stat
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Set
+from typing import Any, Iterable, List, Optional, Sequence, Set
 
 import plain
 import records
@@ -269,12 +269,6 @@ def _stays_inside(path: str, target: Any) -> bool:
         if depth < 0:
             return False
     return True
-
-
-def code_facts(spec: Dict[str, Any]) -> Dict[str, Any]:
-    """What a spec says about where its snapshot came from."""
-    found = spec.get("code")
-    return found if isinstance(found, dict) else {}
 
 
 def restore(workspace: Workspace, rows: Iterable[Row], folder: str) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from runner.app import pull as pull_use
 from runner.errors import HostError, NotFound, SpecError
 from tests.helpers.link import Link, make_link
 from tests.helpers.local_worker import LocalWorker
+from tests.helpers.small_disk import small_disk
 
 LINKED = 'runtime = "docker"\nssh = "local"\n'
 WRITES = """
@@ -266,14 +265,8 @@ def test_checkpoint_rewritten_while_it_is_pulled_is_one_of_its_versions(
 def tiny_folder(tmp_path: Path) -> Iterator[Path]:
     """A folder of 1 MB."""
     folder = tmp_path / "tiny"
-    folder.mkdir()
-    argv = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]
-    if os.geteuid() != 0 or subprocess.run(argv, capture_output=True, check=False).returncode:
-        pytest.skip("only root may mount a small file system")
-    try:
+    with small_disk(folder, "1m"):
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_no_room_here_leaves_what_was_there(shared_worker: LocalWorker, tiny_folder: Path) -> None:

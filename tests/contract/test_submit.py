@@ -25,6 +25,7 @@ from runner.spec import parse_submit
 from tests.helpers.hostile_worker import Frame, hostile_host
 from tests.helpers.link import Link, make_link
 from tests.helpers.local_worker import LocalWorker, read
+from tests.helpers.small_disk import small_disk
 
 ROOT = Path(__file__).parents[2]
 DYING = """
@@ -376,15 +377,9 @@ def test_answer_for_another_run(
 @pytest.fixture
 def tiny_worker(local_worker: LocalWorker) -> Iterator[LocalWorker]:
     """A worker whose workspace is a file system of 4 MB."""
-    local_worker.workspace.mkdir(mode=0o700)
-    argv = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", local_worker.workspace]
-    if os.geteuid() != 0 or subprocess.run(argv, capture_output=True, check=False).returncode:
-        pytest.skip("only root may mount a small file system")
-    try:
+    with small_disk(local_worker.workspace, "4m"):
         yield local_worker
-    finally:
         local_worker.close()
-        subprocess.run(["umount", "-l", local_worker.workspace], check=True)
 
 
 def test_no_room_on_the_worker_leaves_what_is_there(tiny_worker: LocalWorker) -> None:

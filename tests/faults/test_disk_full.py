@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.helpers.local_worker import LocalWorker
+from tests.helpers.small_disk import small_disk
 from tests.helpers.wait import wait_for
 
 FILLS = """
@@ -23,17 +23,11 @@ while True:
 
 
 @pytest.fixture
-def small_disk(local_worker: LocalWorker) -> Iterator[LocalWorker]:
+def full_worker(local_worker: LocalWorker) -> Iterator[LocalWorker]:
     """A worker whose workspace is a file system of 8 MB."""
-    local_worker.workspace.mkdir(mode=0o700)
-    argv = ["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "tmpfs", local_worker.workspace]
-    if os.geteuid() != 0 or subprocess.run(argv, capture_output=True, check=False).returncode:
-        pytest.skip("only root may mount a small file system")
-    try:
+    with small_disk(local_worker.workspace, "8m"):
         yield local_worker
-    finally:
         local_worker.close()
-        subprocess.run(["umount", "-l", local_worker.workspace], check=True)
 
 
 def free_bytes(worker: LocalWorker) -> int:
@@ -42,11 +36,11 @@ def free_bytes(worker: LocalWorker) -> int:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_the_run_that_fills_it_can_be_cancelled(small_disk: LocalWorker, now: bool) -> None:
-    run = small_disk.python(FILLS, words=("grace=1s",))
-    wait_for(lambda: free_bytes(small_disk) == 0, 20, "a full disk")
+def test_the_run_that_fills_it_can_be_cancelled(full_worker: LocalWorker, now: bool) -> None:
+    run = full_worker.python(FILLS, words=("grace=1s",))
+    wait_for(lambda: free_bytes(full_worker) == 0, 20, "a full disk")
     began = time.monotonic()
-    (report,) = small_disk.cancel(run, now=now)
+    (report,) = full_worker.cancel(run, now=now)
     assert (report.outcome, report.error, report.left) == ("cancelled", None, ())
     assert time.monotonic() - began < 15
-    assert small_disk.state(run)["outcome"] == "cancelled"
+    assert full_worker.state(run)["outcome"] == "cancelled"

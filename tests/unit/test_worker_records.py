@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import records
 
+from tests.helpers.small_disk import small_disk
+
 HOLD = """
 import fcntl, os, sys
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
@@ -66,17 +68,10 @@ def test_a_reader_sees_the_old_or_the_new_one_whole(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def tiny(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    argv = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(argv, capture_output=True, check=False).returncode:
-        pytest.skip("left out: a small file system: only root can mount one")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+    with small_disk(tmp_path / "tiny", "64k"):
+        yield tmp_path / "tiny"
 
 
 def fill(place: Path) -> None:
@@ -85,28 +80,28 @@ def fill(place: Path) -> None:
             out.write(b"x" * 4096)
 
 
-def test_on_a_full_disk_a_record_goes_into_its_spare(small_disk: Path) -> None:
-    path = str(small_disk / "exit.json")
+def test_on_a_full_disk_a_record_goes_into_its_spare(tiny: Path) -> None:
+    path = str(tiny / "exit.json")
     records.make_spare(path)
-    fill(small_disk)
+    fill(tiny)
     with pytest.raises(OSError) as caught:
-        records.write(str(small_disk / "state.json"), {"x": 1})
+        records.write(str(tiny / "state.json"), {"x": 1})
     assert caught.value.errno == errno.ENOSPC
     records.write(path, {"cause": "x" * 1000})
     assert records.read(path) == {"cause": "x" * 1000}
-    assert sorted(entry.name for entry in small_disk.iterdir()) == ["exit.json", "fill"]
+    assert sorted(entry.name for entry in tiny.iterdir()) == ["exit.json", "fill"]
 
 
-def test_on_a_full_disk_the_record_before_stays(small_disk: Path) -> None:
-    path = str(small_disk / "state.json")
+def test_on_a_full_disk_the_record_before_stays(tiny: Path) -> None:
+    path = str(tiny / "state.json")
     records.write(path, {"state": "running"})
-    fill(small_disk)
+    fill(tiny)
     with pytest.raises(OSError):
         records.write(path, {"state": "ended", "text": "x" * 8000})
     assert records.read(path) == {"state": "running"}
     with pytest.raises(OSError):
-        records.write_new_bytes(str(small_disk / "new"), b"x" * 8000)
-    assert not (small_disk / "new").exists()
+        records.write_new_bytes(str(tiny / "new"), b"x" * 8000)
+    assert not (tiny / "new").exists()
 
 
 def test_a_lock_is_held_by_one_process(tmp_path: Path) -> None:
