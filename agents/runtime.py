@@ -240,7 +240,7 @@ class Run:
     def write_progress(self, record: dict[str, Any]) -> None:
         """Append one line of JSON, at most LINE_BYTES, in a single write."""
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
-        if len(line) > LINE_BYTES and "text" in record:  # \uXXXX makes six bytes of a character
+        if len(line) > LINE_BYTES and "text" in record:  # escapes: six bytes a character
             record = {**record, "text": record["text"][: LINE_BYTES // 8] + " …"}
             line = json.dumps(record, allow_nan=False).encode() + b"\n"
         os.write(self._progress, line)
