@@ -562,6 +562,6 @@ def _end_second(workspace: Workspace, parent: int) -> None:
 def _is_supervisor(pid: int) -> bool:
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as file:
-            return b"supervisor.supervisord" in file.read().split(b"\0")
+            return any(word.endswith(b"/supervisord.py") for word in file.read().split(b"\0"))
     except OSError:
         return False

@@ -172,10 +172,10 @@ def live_launchers(workspace: Workspace) -> List[int]:
 def _start(
     workspace: Workspace, python: str, env: Dict[str, str], alone: bool = True
 ) -> "subprocess.Popen[bytes]":
-    conf = os.path.join(HERE, "supervisord.conf")
+    program, conf = (os.path.join(HERE, "supervisord" + end) for end in (".py", ".conf"))
     with open(_out(workspace), "ab") as out:
         return subprocess.Popen(
-            [python, "-I", "-m", "supervisor.supervisord", "-n", "-c", conf],
+            [python, "-I", program, "-n", "-c", conf],
             stdin=subprocess.DEVNULL,
             # in a container its words are the container's log
             stdout=out if alone else None,

@@ -26,7 +26,7 @@ from tests.helpers.wait import stays, wait_for
 
 def supervisors(worker: LocalWorker) -> list[int]:
     found = worker.machinery()
-    return [pid for pid, words in found.items() if "supervisor.supervisord" in words]
+    return [pid for pid, words in found.items() if "/supervisord.py" in words]
 
 
 def test_many_clients_at_once_start_one_worker(local_worker: LocalWorker) -> None:
@@ -176,3 +176,25 @@ def test_the_log_of_a_worker_holds_no_trace_of_a_crash(local_worker: LocalWorker
     log = (local_worker.workspace / ".runner/dispatcher.log").read_text()
     assert "Traceback" not in log
     assert read(local_worker.workspace / ".runner/worker.json")["runtime"] == "local"
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_term_to_a_program_that_was_only_just_forked_is_not_lost(held: bool) -> None:
+    """`held` False shows what would happen: the child runs supervisord's handler, and lives on."""
+    code = f"""
+import os, runpy, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: None)
+os.register_at_fork(after_in_child=lambda: time.sleep(0.2))
+module = runpy.run_path(sys.argv[1])
+{"module['hold_over_forks']()" if held else ""}
+child = os.fork()
+if not child:
+    os.execv("/bin/sleep", ["sleep", "2"])
+os.kill(child, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    script = content.worker_folder() / "supervisord.py"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(script)], capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout.strip() == ("-15" if held else "0"), done.stderr

@@ -126,7 +126,7 @@ def reboot(worker: LocalWorker, run: str) -> None:
 def one_worker(worker: LocalWorker) -> bool:
     """Whether exactly one supervisord and one dispatcher of the workspace live."""
     found = worker.machinery()
-    supervisors = {pid for pid, words in found.items() if "supervisor.supervisord" in words}
+    supervisors = {pid for pid, words in found.items() if "/supervisord.py" in words}
     # launchers are forked by the dispatcher and have its command line, but another parent
     dispatchers = {pid for pid in found if parent_of(pid) in supervisors}
     return dispatchers == {worker.dispatcher} and supervisors == {worker.supervisor}

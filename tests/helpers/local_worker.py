@@ -187,7 +187,7 @@ class LocalWorker:
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
             except (OSError, UnicodeDecodeError):
                 continue
-            if mark in environ and ("supervisor.supervisord" in words or "-I -S" in words):
+            if mark in environ and ("/supervisord.py" in words or "-I -S" in words):
                 found[pid] = words
         return {pid: found[pid] for pid in processes.living(found)}
 

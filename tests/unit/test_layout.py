@@ -14,7 +14,10 @@ ROOT = TESTS.parent
 FOLDERS = ("unit", "contract", "system")
 NO_TEST = {"__init__.py", "__main__.py"}
 VALUES_ALONE = {"runner/app/results.py", "runner/carriers/base.py", "runner/model.py"}
-TESTED_BY: dict[str, str] = {"provisioning/worker/supervisor.py": "test_supervisord.py"}
+TESTED_BY: dict[str, str] = {
+    "provisioning/worker/supervisor.py": "test_supervisord.py",
+    "provisioning/worker/supervisord.py": "test_supervisord.py",
+}
 """Modules whose test has another name, because they are tried as one with another module."""
 
 
