@@ -16,6 +16,9 @@ ROOT = Path(runner.__file__).parent
 LAYERS = (
     "__main__",
     "cli",
+    "commands.*",
+    "commands.follow",
+    "commands.invocation",
     "usage",
     "exits",
     "output",

@@ -1,6 +1,6 @@
 """To find the test of a module, look for its name: this keeps that true.
 
-The test of `runner/x.py` is `test_x.py`, that of a module in a package `carriers` or `verbs` may be
+The test of `runner/x.py` is `test_x.py`, that of a module in one of the packages `TOGETHER` may be
 the package's own (`test_carriers.py`, `test_worker_verbs.py`); the few others stand in `TESTED_BY`.
 """
 
@@ -13,6 +13,8 @@ TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 FOLDERS = ("unit", "contract", "system")
 NO_TEST = {"__init__.py", "__main__.py"}
+TOGETHER = {"carriers": "carriers", "verbs": "verbs", "commands": "cli"}
+"""Packages whose modules may be tested as one, and the name of that test."""
 VALUES_ALONE = {"runner/app/results.py", "runner/carriers/base.py", "runner/model.py"}
 TESTED_BY: dict[str, str] = {
     "provisioning/worker/supervisor.py": "test_supervisord.py",
@@ -28,7 +30,7 @@ def modules() -> Iterator[tuple[str, tuple[str, ...]]]:
             if path.name in NO_TEST or "_content" in path.parts:
                 continue
             package = path.parent.name if path.parent != ROOT / top else path.stem
-            own = package if package in ("carriers", "verbs") else path.stem
+            own = TOGETHER.get(package, path.stem)
             yield str(path.relative_to(ROOT)), (f"{prefix}{path.stem}.py", f"{prefix}{own}.py")
     for path in sorted((ROOT / "agents").glob("*.py")):
         yield str(path.relative_to(ROOT)), (f"test_agent_{path.stem}.py",)

@@ -1,0 +1,149 @@
+"""Projects, hosts and their workers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runner import __version__
+from runner.commands.invocation import open_output, open_project, read_keys
+from runner.errors import HostError, ProvisionError, SpecError
+from runner.usage import Commands, output_options
+
+if TYPE_CHECKING:
+    from runner.app.results import WorkerVersion
+
+
+@click.command()
+@click.argument("folder", metavar="[DIR]", default=".")
+@output_options
+def init(folder: str, as_json: bool, colour: str) -> None:
+    """Write a project: runner.toml, hosts/, agents/.
+
+    Nothing that is there already is changed; repeating it is safe.
+
+    \b
+    Examples:
+      runner init
+      runner init ~/cartpole
+    """
+    from runner.app.init import init as write_project
+
+    out = open_output(as_json, colour)
+    report = write_project(Path(folder))
+    out.made(report.made, folder=str(report.folder), made=report.made, left=report.left)
+    for name in report.left:
+        out.report.note(f"{name}: there already, left as it is")
+
+
+@click.group(cls=Commands)
+def host() -> None:
+    """Add, list and remove hosts."""
+
+
+@host.command("add")
+@click.argument("name")
+@click.argument("target")
+@click.option("--jump", metavar="J", help="Reach it through this machine.")
+@click.option(
+    "--fingerprint", metavar="F", help="SHA256:… its key must have; nothing is asked then."
+)
+@output_options
+def host_add(
+    name: str, target: str, jump: str | None, fingerprint: str | None, as_json: bool, colour: str
+) -> None:
+    """Add a host: shows its key, asks, writes hosts/NAME.toml.
+
+    TARGET is whatever ssh takes: an alias, user@name, ssh://user@name:port. Your known_hosts is
+    read and never written. Whoever may use Docker on a host is root there.
+
+    \b
+    Examples:
+      runner host add gpu1 drl@10.20.0.7 --jump login.lab
+      runner host add gpu1 gpu1 --fingerprint SHA256:6Zb9Qm2V0eJk1hTnq5o0c3mWZr7yXgkq0hI2f0f9kPs
+    """
+    from runner.app import hosts
+
+    out = open_output(as_json, colour)
+    ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
+    path = hosts.add(open_project(out), name, target, jump, fingerprint, ask)
+    out.made([], host=name, file=str(path))
+
+
+def _ask(question: str) -> str:
+    """The answer typed on the terminal; nothing at its end."""
+    from runner.screen import escaped
+
+    sys.stderr.write(escaped(question))
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()
+
+
+@host.command("list")
+@output_options
+def host_list(as_json: bool, colour: str) -> None:
+    """List the hosts of this project."""
+    out = open_output(as_json, colour)
+    out.hosts(list(open_project(out).hosts.values()))
+
+
+@host.command("remove")
+@click.argument("name")
+@output_options
+def host_remove(name: str, as_json: bool, colour: str) -> None:
+    """Remove a host from this project; the host itself is left as it is."""
+    from runner.app import hosts
+
+    out = open_output(as_json, colour)
+    hosts.remove(open_project(out), name)
+    out.made([], host=name)
+
+
+@click.command()
+@click.argument("words", metavar="host=H [image=I]", nargs=-1)
+@click.option("--rebuild", is_flag=True, help="Build the image anew, from its base.")
+@output_options
+def provision(words: Sequence[str], rebuild: bool, as_json: bool, colour: str) -> None:
+    """Make the worker on a host: image, container, workspace.
+
+    It says what it will make, makes it and tries it. Repeating it is safe; while runs live there
+    it refuses.
+
+    \b
+    Example:
+      runner provision host=gpu1
+    """
+    keys = read_keys(words, "host", "image")
+    if "host" not in keys:
+        raise SpecError("provision needs host=H", "runner host list")
+    from runner.app.provision import provision as make_worker
+
+    out = open_output(as_json, colour)
+    out.provisioned(make_worker(open_project(out), keys["host"], keys.get("image"), rebuild))
+
+
+@click.command()
+@click.argument("words", metavar="[host=H]", nargs=-1)
+@output_options
+def version(words: Sequence[str], as_json: bool, colour: str) -> int:
+    """Show versions: here, and on a host its worker and image."""
+    import platform
+
+    keys = read_keys(words, "host")
+    out = open_output(as_json, colour)
+    client: Mapping[str, object] = {"runner": __version__, "python": platform.python_version()}
+    workers: list[WorkerVersion] = []
+    if "host" in keys:
+        from runner.app.version import version as ask_version
+
+        here, *workers = ask_version(open_project(out), keys["host"])
+        client = here.facts
+    out.versions(client, workers)
+    states = {worker.contact.state for worker in workers}
+    if "unreachable" in states:
+        return HostError.status
+    return ProvisionError.status if "no-worker" in states else 0

@@ -1,0 +1,114 @@
+"""What became of runs: in a list, in full, at their end, as curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from runner.commands.invocation import (
+    open_output,
+    open_project,
+    read_duration,
+    read_keys,
+    require_runs,
+    wait_for,
+)
+from runner.errors import HostError, RunFailed
+from runner.usage import output_options
+
+
+@click.command()
+@click.argument("words", metavar="[host=H]", nargs=-1)
+@click.option("--all", "everyone", is_flag=True, help="Every ended run too, and other projects.")
+@output_options
+def ps(words: Sequence[str], everyone: bool, as_json: bool, colour: str) -> int:
+    """List runs and their states, over all hosts.
+
+    A host that does not answer is named on stderr, its runs as last seen; then 3 is the status, as
+    where runs were last seen alive on a host that has no worker now.
+    """
+    keys = read_keys(words, "host")
+    from runner.app import runs
+
+    out = open_output(as_json, colour)
+    found = runs.list_runs(open_project(out), keys.get("host"), everyone)
+    out.listing(found, everyone=everyone)
+    silent = {contact.host for contact in found.hosts if contact.state == "unreachable"}
+    alive = any(
+        run.contact.state != "ok" and run.status.state != "ended" and run.host not in silent
+        for run in found.runs
+    )
+    return HostError.status if silent or alive else 0
+
+
+@click.command()
+@click.argument("run", required=False)
+@output_options
+def status(run: str | None, as_json: bool, colour: str) -> int:
+    """Show one run in full (default: the latest of this project).
+
+    RUN is an id or the beginning of one, latest, name:TEXT or tag:TEXT.
+    """
+    from runner.app import runs
+    from runner.app.status import status as ask_status
+
+    out = open_output(as_json, colour)
+    ctx = open_project(out)
+    found = ask_status(ctx, runs.find_one(ctx, run))
+    out.status(found, ctx.hosts.get(found.host))
+    return 0 if found.contact.state == "ok" else HostError.status
+
+
+@click.command()
+@click.argument("words", metavar="RUN…", nargs=-1)
+@click.option("--timeout", metavar="D", help="Give up after this long (90s, 12h): status 7.")
+@output_options
+def wait(words: Sequence[str], timeout: str | None, as_json: bool, colour: str) -> int:
+    """Return when runs have ended: 0 all done, 1 any not.
+
+    A host that does not answer is waited through.
+    """
+    from runner.app.results import Listing
+
+    require_runs("wait", words)
+    timeout_s = None if timeout is None else read_duration("--timeout", timeout)
+    out = open_output(as_json, colour)
+    ended = wait_for(open_project(out), words, timeout_s)
+    contacts = {run.host: run.contact for run in ended}
+    if as_json:
+        out.listing(Listing(tuple(ended), tuple(contacts.values())))
+    else:
+        out.lines([out.ending(run) for run in ended])
+    return 0 if all(run.status.outcome == "done" for run in ended) else RunFailed.status
+
+
+@click.command()
+@click.argument("words", metavar="[RUN…]", nargs=-1)
+@click.option("--out", "target", metavar="F.png", help="Write a PNG (needs matplotlib).")
+@output_options
+def plot(words: Sequence[str], target: str | None, as_json: bool, colour: str) -> None:
+    """Draw learning curves in the terminal, or as PNG.
+
+    The metric is the job's own choice, else eval/return or reward.
+
+    \b
+    Examples:
+      runner plot
+      runner plot dqn-7k3fa dqn-b2x7m --out curves.png
+    """
+    from runner import plot as plots
+
+    if target is not None:
+        plots.check_target(Path(target))
+    from runner.app import runs
+
+    out = open_output(as_json, colour)
+    ctx = open_project(out)
+    curves = runs.curves(ctx, runs.find_all(ctx, words or ["latest"]))
+    if target is not None:
+        plots.write_png(curves, Path(target))
+        out.made([target], file=target)
+    else:
+        out.curves(curves)

@@ -1,0 +1,93 @@
+"""Making runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from runner.commands.follow import follow_output
+from runner.commands.invocation import (
+    Invocation,
+    ending_status,
+    open_output,
+    open_project,
+    report_endings,
+    wait_for,
+)
+from runner.errors import SpecError
+from runner.usage import output_options
+
+
+@click.command()
+@click.argument("words", metavar="[key=value …] [-- CMD ARG…]", nargs=-1)
+@click.option("--wait", "waits", is_flag=True, help="Return when it has ended: 0 only if done.")
+@click.option("--tail", "tails", is_flag=True, help="Follow its output; the id goes to stderr.")
+@output_options
+@click.pass_obj
+def submit(
+    invocation: Invocation,
+    words: Sequence[str],
+    waits: bool,
+    tails: bool,
+    as_json: bool,
+    colour: str,
+) -> int:
+    """Queue a run and print its id.
+
+    \b
+    Keys: host job image gpus nproc launcher grace name tags env.NAME
+    All others are parameters of the job (runner jobs JOB shows them), typed by
+    their defaults; key:=JSON gives lists and odd texts.
+
+    \b
+    Examples:
+      runner submit job=dqn seed=3 lr=3e-4 steps=50_000
+      runner submit host=gpu1 job=ppo nproc=2 name=baseline --tail
+      runner submit host=gpu1 gpus=1 -- python train.py --lr 3e-4
+    """
+    from runner.spec import parse_submit
+
+    if tails and as_json:
+        raise SpecError("--tail and --json both want stdout; give one")
+    request = parse_submit(words, invocation.command, is_program=_is_project_file)
+    out = open_output(as_json, colour)
+    ctx = open_project(out)
+    from runner.app.submit import submit as queue
+
+    def announce(run_id: str) -> None:
+        if tails:
+            out.warn(f"{run_id} on {request.host}; Ctrl-C leaves it running")
+        else:
+            out.submitted([run_id], request.host)
+
+    ids = queue(ctx, request, announce)
+    if tails:
+        ended = [follow_output(out, ctx, run_id, rank=0, start=0, lines=None) for run_id in ids]
+        return ending_status(ended) if waits else 0
+    return report_endings(out, wait_for(ctx, ids, None)) if waits else 0
+
+
+def _is_project_file(word: str) -> bool:
+    """Whether the snapshot's root will have a file of that name."""
+    from runner.inventory import find_project
+
+    try:
+        return (find_project(Path.cwd()).root / word).is_file()
+    except OSError:  # too long for a name
+        return False
+
+
+@click.command()
+@click.argument("job", required=False)
+@output_options
+def jobs(job: str | None, as_json: bool, colour: str) -> None:
+    """List jobs, or one's parameters with types and defaults."""
+    from runner.app import jobs as project_jobs
+
+    out = open_output(as_json, colour)
+    if job is None:
+        out.jobs(project_jobs.list_jobs(Path.cwd()))
+    else:
+        out.job(project_jobs.one_job(Path.cwd(), job))
