@@ -2,6 +2,7 @@
 
     queued -> starting -> running -> (stopping) -> ended
        ^---------'-----------'---------- an attempt is to be repeated
+       '------------------------------------------ somebody resumes it
 
 An outcome exists only once a run has ended: done, failed, cancelled or skipped. Lost contact
 is never a state: it stands beside the last known one. A cause says why an attempt ended; its
@@ -49,7 +50,7 @@ _NEXT = {
     STARTING: {RUNNING, STOPPING, QUEUED, ENDED},
     RUNNING: {STOPPING, QUEUED, ENDED},
     STOPPING: {QUEUED, ENDED},
-    ENDED: set(),
+    ENDED: {QUEUED},
 }
 
 

@@ -25,7 +25,8 @@ The client takes the link for dead after `CLIENT_PATIENCE_S` without a frame (co
 own limit), the worker after `WORKER_PATIENCE_S`.
 
 Error codes (`ERR`): conflict, corrupt, changed, bad-path, bad-rank, bad-request, bad-workspace,
-no-space, no-gpu, no-worker, unknown-run, wrong-state, no-verb, os (with errno), version, busy, bug.
+no-space, no-gpu, no-worker, unknown-run, wrong-state, no-checkpoint, no-secret, no-verb,
+os (with errno), version, busy, bug.
 
 A **pack** carries file contents in DATA frames, as one byte stream cut anywhere:
 32 bytes sha256, u64 size, then the bytes, again and again.
@@ -197,14 +198,28 @@ class RunStatus:
     tags: List[str] = field(default_factory=list)
     sweep: Optional[str] = None
     position: Optional[int] = None
-    """Place in the queue, from 1."""
+    """Place in its line of the queue, from 1."""
     reason: Optional[str] = None
     """What a queued run waits for, or why an attempt is repeated."""
+    waits: Optional[Dict[str, Any]] = None
+    """The same for programs; its "kind" is order, gpus, slot, after, drained, disk or pause."""
     submitted_at: Optional[float] = None
     started_at: Optional[float] = None
     ended_at: Optional[float] = None
     attempt: int = 0
     restarts_left: int = 0
+    priority: int = 0
+    after: List[str] = field(default_factory=list)
+    """Runs that must end done before this one starts."""
+    time_limit_s: Optional[float] = None
+    ran_s: Optional[float] = None
+    """Running time of its attempts so far, which the limit counts."""
+    stuck: Optional[Dict[str, Any]] = None
+    """{"since_at", "action"} while nothing moves for longer than it said it may."""
+    origin: Optional[Dict[str, Any]] = None
+    """{"kind": fork or reproduce, "run", "checkpoint"} of a run that was made from another."""
+    secrets: List[str] = field(default_factory=list)
+    """Names alone."""
     nproc: int = 1
     gpus: List[Dict[str, Any]] = field(default_factory=list)
     """[{"uuid": …, "index": …, "name": …}]"""
@@ -249,11 +264,11 @@ class RunStatus:
         return cls(**{key: value for key, value in known_values.items() if value is not None})
 
 
-_LISTS = frozenset({"tags", "gpus", "argv", "given", "checkpoints", "attempts"})
+_LISTS = frozenset({"tags", "gpus", "argv", "given", "checkpoints", "attempts", "after", "secrets"})
 _TABLES = frozenset({"project", "params", "code", "metrics"})
 _NUMBERS = frozenset(
     {"submitted_at", "started_at", "ended_at", "progress_at", "step", "position", "attempt"}
-    | {"restarts_left", "nproc", "log_bytes"}
+    | {"restarts_left", "nproc", "log_bytes", "priority", "time_limit_s", "ran_s"}
 )
 
 
@@ -281,7 +296,7 @@ def _cleaned(name: str, value: Any) -> Any:
     """A field without the numbers and items that nobody could show; None where nothing is left."""
     if name in _NUMBERS:
         return value if is_number(value) else None
-    if name in ("tags", "argv", "given"):
+    if name in ("tags", "argv", "given", "after", "secrets"):
         return [item for item in value if isinstance(item, str)]
     if name == "metrics":
         return {key: item for key, item in value.items() if is_metric(item)}
@@ -311,7 +326,7 @@ def _check_type(name: str, value: Any) -> None:
         good = isinstance(value, dict)
     elif name in _NUMBERS:
         good = value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
-    elif name in ("cause", "exit"):
+    elif name in ("cause", "exit", "waits", "stuck", "origin"):
         good = value is None or isinstance(value, dict)
     else:
         good = value is None or isinstance(value, str)

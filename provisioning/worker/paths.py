@@ -4,9 +4,10 @@ code/RUN/          the run's own copy of its snapshot
 checkpoints/RUN/   checkpoints
 logs/RUN/          rank-0.log …, progress.jsonl, TensorBoard event files
 runs/RUN/          spec.json, state.json, events.jsonl, cancel, cancel-now,
-                       lock, attempts/N/
+                       lock, resumes/N.json, attempts/N/
 .home/             HOME of jobs
-.runner/           blobs/, trees/, inbox/, bundles/, params/, wake, dispatcher.lock, start.lock …
+.runner/           blobs/, trees/, inbox/, bundles/, secrets/RUN/NAME, wake, queue.json, drained,
+                       dispatcher.lock, start.lock …
 
 attempts/N/        proc.json   who runs it (launcher, before the first fork)
                    pids.json   its processes as last seen (launcher)
@@ -44,6 +45,9 @@ class Workspace:
         self.log = os.path.join(self.state, "dispatcher.log")
         self.config = os.path.join(self.state, "worker.json")
         self.gpus = os.path.join(self.state, "gpus.json")
+        self.secrets = os.path.join(self.state, "secrets")
+        self.queue = os.path.join(self.state, "queue.json")
+        self.drained = os.path.join(self.state, "drained")
 
     def make(self) -> None:
         """Make the folders that are missing, for the owner alone."""
@@ -84,6 +88,8 @@ class RunPaths:
         self.cancel = os.path.join(self.folder, "cancel")
         self.cancel_now = os.path.join(self.folder, "cancel-now")
         self.lock = os.path.join(self.folder, "lock")
+        self.resumes = os.path.join(self.folder, "resumes")
+        self.secrets = os.path.join(workspace.secrets, run)
 
     def attempt(self, number: int) -> str:
         """The folder of one attempt."""

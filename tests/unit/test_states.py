@@ -20,6 +20,7 @@ ALLOWED = {
     ("running", "ended"),
     ("stopping", "queued"),
     ("stopping", "ended"),
+    ("ended", "queued"),
 }
 
 
@@ -29,8 +30,9 @@ def test_only_these_changes_are_allowed(before: str, after: str) -> None:
     assert states.may_follow(before, after) == expected
 
 
-def test_nothing_follows_the_end() -> None:
-    assert [s for s in states.STATES if states.may_follow(states.ENDED, s)] == [states.ENDED]
+def test_after_the_end_a_run_can_only_be_resumed() -> None:
+    after = [s for s in states.STATES if states.may_follow(states.ENDED, s)]
+    assert after == [states.QUEUED, states.ENDED]
 
 
 def test_every_state_is_reached_and_every_one_can_end() -> None:
