@@ -5,9 +5,10 @@
 
 No Docker, no SSH: a `local` worker in a folder of its own, gone at the end. Checked are:
 nvidia-smi's words are understood; a run gets one free card, sees that one alone and holds its
-lease; the next run waits for it; a cancel brings the memory back before it returns; DQN trains on
-the card. Exit status 0: all as it should be; 1: something is not, each named; 4: there is no GPU
-to check.
+lease; the next run waits for it; a cancel brings the memory back before it returns; a program that
+the runner did not start keeps its card; a killed rank and a killed launcher leave no memory behind
+and the run goes on; a card that is too small is named as the cause; DQN trains on the card. Exit
+status 0: all as it should be; 1: something is not, each named; 4: there is no GPU to check.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -40,12 +42,18 @@ LOOK_S = 0.1
 TORCH_SEES = "import torch; assert torch.cuda.is_available(); print(torch.cuda.get_device_name(0))"
 TELL = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
 TELL_CUDA = f"{TELL}; import torch; print(torch.cuda.device_count())"
-WAIT_LONG = "print('holding', flush=True); time.sleep(600)"
+WAIT_LONG = "print('holding', os.getpid(), flush=True); time.sleep(600)"
 HOLD_CUDA = (
-    f"import time, torch; kept = torch.zeros({HOLD_MIB} << 20, dtype=torch.uint8, device='cuda');"
+    "import os, time, torch;"
+    f" kept = torch.zeros({HOLD_MIB} << 20, dtype=torch.uint8, device='cuda');"
     f" torch.cuda.synchronize(); {WAIT_LONG}"
 )
-HOLD_STAND_IN = f"import time, hold_gpu; hold_gpu.hold({HOLD_MIB}); {WAIT_LONG}"
+HOLD_STAND_IN = f"import os, time, hold_gpu; hold_gpu.hold({HOLD_MIB}); {WAIT_LONG}"
+TOO_MUCH_CUDA = (
+    "import torch; total = torch.cuda.get_device_properties(0).total_memory;"
+    " torch.zeros(2 * total, dtype=torch.uint8, device='cuda')"
+)
+TOO_MUCH_STAND_IN = "import hold_gpu; hold_gpu.hold(10_000_000)"
 
 
 class Checks:
@@ -102,6 +110,9 @@ def main(words: list[str]) -> int:
             return no_gpu("every card is in use by somebody else")
         check_one_card(checks, place, stand_in)
         check_cancel(checks, place, len(free), stand_in)
+        check_stranger(checks, place, free, stand_in)
+        check_kills(checks, place, stand_in)
+        check_too_small(checks, place, stand_in)
         check_training(checks, place, stand_in)
     print(f"{len(checks.wrong)} wrong" if checks.wrong else "all as it should be")
     return 1 if checks.wrong else 0
@@ -162,6 +173,84 @@ def check_cancel(checks: Checks, place: stage.Stage, free: int, stand_in: bool) 
     checks.that(lease_owner(place, filled) != holder, "the lease is free again")
     done = place.try_runner("wait", second, "--timeout", "60s").returncode
     checks.that(done == 0, "the run that waited is done")
+
+
+def check_stranger(
+    checks: Checks, place: stage.Stage, free: list[dict[str, Any]], stand_in: bool
+) -> None:
+    """A program from outside fills a card; a run for all the cards waits until it has gone."""
+    uuid = free[0]["uuid"]
+    before = used_mib(uuid)
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", HOLD_STAND_IN if stand_in else HOLD_CUDA],
+        cwd=place.project,
+        env={**place.env, "CUDA_VISIBLE_DEVICES": uuid},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: used_mib(uuid) >= before + HOLD_MIB, "the stranger has its memory")
+        run = submit(place, f"gpus={len(free)}", "--", "true")
+        said = f"GPU {free[0]['index']} is in use by others"
+        wait_until(lambda: said in str(status(place, run)["reason"]), "the stranger is named")
+        time.sleep(2)
+        waiting = status(place, run)
+        checks.that(waiting["state"] == "queued", "a stranger keeps his card", waiting["reason"])
+    finally:
+        stranger.kill()
+        stranger.wait()
+    began = time.monotonic()
+    done = place.try_runner("wait", run, "--timeout", "60s").returncode
+    took_s = time.monotonic() - began
+    checks.that(done == 0, "the run goes when he has gone", f"{took_s:.1f} s later")
+
+
+def check_kills(checks: Checks, place: stage.Stage, stand_in: bool) -> None:
+    """kill -9 of the rank, then of the launcher: no memory stays, and the run goes on."""
+    program = HOLD_STAND_IN if stand_in else HOLD_CUDA
+    before = {card["uuid"]: card["used_mib"] or 0 for card in cards()}
+    run = submit(place, "gpus=1", "restarts=1", "grace=5s", "--", "python", "-c", program)
+
+    def held() -> list[int]:
+        """The pids of the attempts that have filled a card, oldest first."""
+        lines = place.runner("tail", "--no-follow", run).splitlines()
+        return [int(line.split()[1]) for line in lines if line.startswith("holding ")]
+
+    def grown() -> int:
+        return sum(card["used_mib"] or 0 for card in cards()) - sum(before.values())
+
+    wait_until(held, "a card is full")
+    alone = grown()
+    os.kill(held()[0], signal.SIGKILL)
+    wait_until(lambda: len(held()) == 2, "the run goes on after its rank was killed")
+    checks.that(
+        abs(grown() - alone) <= TOLERANCE_MIB, "a killed rank leaves no memory", f"{grown()} MiB"
+    )
+    born = json.loads((place.workspace / f"runs/{run}/attempts/2/proc.json").read_text())
+    os.kill(int(born["launcher"]["pid"]), signal.SIGKILL)
+    wait_until(lambda: len(held()) == 3, "the run goes on after its launcher was killed")
+    checks.that(
+        abs(grown() - alone) <= TOLERANCE_MIB,
+        "a killed launcher leaves no memory",
+        f"{grown()} MiB",
+    )
+    place.runner("cancel", run)
+    checks.that(grown() <= TOLERANCE_MIB, "nor does the run at its end", f"{grown()} MiB more")
+    ends = [
+        json.loads((place.workspace / f"runs/{run}/attempts/{number}/exit.json").read_text())
+        for number in (1, 2, 3)
+    ]
+    kinds = [end["cause"]["kind"] for end in ends]
+    checks.that(kinds == ["signal", "launcher-lost", "cancelled"], "each end has its cause", kinds)
+
+
+def check_too_small(checks: Checks, place: stage.Stage, stand_in: bool) -> None:
+    """A run that wants more memory than the card has."""
+    program = TOO_MUCH_STAND_IN if stand_in else TOO_MUCH_CUDA
+    run = submit(place, "gpus=1", "--wait", "--", "python", "-c", program)
+    cause = status(place, run)["cause"] or {}
+    checks.that(
+        cause.get("kind") == "cuda-oom", "memory that a card has not is named", cause.get("text")
+    )
 
 
 def check_training(checks: Checks, place: stage.Stage, stand_in: bool) -> None:

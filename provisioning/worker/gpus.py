@@ -5,17 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterable, List, Optional
 
 import records
 
 FIELDS = ("index", "uuid", "memory.total", "memory.used", "driver_version", "name")
 """The name is last: it may hold a comma."""
-QUERY = ["nvidia-smi", "--query-gpu=" + ",".join(FIELDS), "--format=csv,noheader,nounits"]
+APP_FIELDS = ("gpu_uuid", "pid", "used_memory", "process_name")
+_CSV = "--format=csv,noheader,nounits"
+QUERY = ["nvidia-smi", "--query-gpu=" + ",".join(FIELDS), _CSV]
+APPS_QUERY = ["nvidia-smi", "--query-compute-apps=" + ",".join(APP_FIELDS), _CSV]
 TIMEOUT_S = 20.0
 FRESH_S = 60.0
 STRANGER_MIB = 200
 """More memory than this in use on a card that nobody leased: someone else works there."""
+HARMLESS = ("nvidia-cuda-mps-server",)
+"""Programs that sit on every card, also where nobody computes."""
+NOT_INSTALLED = "nvidia-smi is not installed"
+APPS_WAIT_S = 2.0
+_MOST_BYTES = 1 << 20
+_EXIT_WAIT_S = 0.1
+_KILL_WAIT_S = 1.0
+_POLL_S = 0.01
 
 
 def parse(text: str) -> List[Dict[str, Any]]:
@@ -25,10 +36,7 @@ def parse(text: str) -> List[Dict[str, Any]]:
     does not know ([N/A], [Not Supported], …) are None.
     """
     cards = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",", len(FIELDS) - 1)]
-        if len(cells) != len(FIELDS) or not cells[1].startswith(("GPU-", "MIG-")):
-            continue
+    for cells in _rows(text, len(FIELDS), uuid_at=1):
         index, uuid, total, used, driver, name = cells
         cards.append(
             {
@@ -43,70 +51,184 @@ def parse(text: str) -> List[Dict[str, Any]]:
     return cards
 
 
+def parse_apps(text: str) -> List[Dict[str, Any]]:
+    """Processes that compute on cards, from nvidia-smi's answer; other lines are passed over.
+
+    Returns [{"uuid", "pid", "used_mib", "program"}]; what the tool does not know is None, so a row
+    may say no more than that somebody is there. In a container rows of other containers are
+    missing, or have pids of the host.
+    """
+    return [
+        {
+            "uuid": uuid,
+            "pid": _number(pid),
+            "used_mib": _number(used),
+            "program": _program(name),
+        }
+        for uuid, pid, used, name in _rows(text, len(APP_FIELDS), uuid_at=0)
+    ]
+
+
+def _rows(text: str, count: int, uuid_at: int) -> Iterable[List[str]]:
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",", count - 1)]
+        if len(cells) == count and cells[uuid_at].startswith(("GPU-", "MIG-")):
+            yield cells
+
+
 def query() -> Optional[List[Dict[str, Any]]]:
     """The cards there are now; None when nvidia-smi is missing, fails or hangs."""
-    try:
-        done = subprocess.run(
-            QUERY,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return parse(done.stdout.decode("utf-8", "replace")) if done.returncode == 0 else None
+    answer = look()
+    return None if answer.missing or answer.problem else answer.cards
+
+
+def look() -> "Query":
+    """The whole answer, waited for; one that hangs costs TIMEOUT_S and no more."""
+    asked = Query(with_apps=False)
+    until = time.monotonic() + TIMEOUT_S + _KILL_WAIT_S
+    while not asked.poll() and time.monotonic() < until:
+        time.sleep(_POLL_S)
+    return asked
 
 
 class Query:
     """nvidia-smi asked without waiting: it can take seconds, and hang for ever on a sick card."""
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._text = bytearray()
-        self._child: "Optional[subprocess.Popen[bytes]]" = None
+    def __init__(self, with_apps: bool = True) -> None:
         self.cards: List[Dict[str, Any]] = []
         """What it said, once `poll` is true; nothing when it is missing, failed or hung."""
-        try:
-            self._child = subprocess.Popen(
-                QUERY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-            os.set_blocking(self.fileno(), False)
-        except OSError:
-            pass
+        self.apps: List[Dict[str, Any]] = []
+        """Who computes there, where it knows (`parse_apps`); that it does not is no problem."""
+        self.problem: Optional[str] = None
+        """`nvidia-smi exits 9`, `nvidia-smi does not answer for 20 s`; None: it answered well."""
+        self.said: Optional[str] = None
+        """Its own first line about the problem."""
+        self._over_at: Optional[float] = None
+        self._call = _Call(QUERY)
+        self._apps = _Call(APPS_QUERY) if with_apps and self._call.error is None else None
+        self.missing = isinstance(self._call.error, (FileNotFoundError, NotADirectoryError))
+        """There is no nvidia-smi; that is no problem: such a machine has no cards."""
 
     def fileno(self) -> int:
-        """What becomes readable when there is something to poll for."""
-        assert self._child is not None and self._child.stdout is not None
-        return self._child.stdout.fileno()
+        """What becomes readable when there is something to poll for; -1: nothing to wait at."""
+        for call in (self._call, self._apps):
+            if call is not None and call.fileno() >= 0:
+                return call.fileno()
+        return -1
 
     def poll(self) -> bool:
         """Whether it is over; one that cannot even be killed never is: no second one is asked."""
+        over = self._call.poll()
+        told = self._apps is None or self._apps.poll()
+        if over and not told:
+            # the cards are known: who computes there is not worth waiting for
+            assert self._apps is not None
+            self._over_at = self._over_at or time.monotonic()
+            waited_s = time.monotonic() - self._over_at
+            if waited_s > APPS_WAIT_S:
+                self._apps.kill()
+            told = waited_s > APPS_WAIT_S + _KILL_WAIT_S
+        self._judge()
+        return over and told
+
+    @property
+    def is_overdue(self) -> bool:
+        """It was killed for its silence; while `poll` is still false it cannot die."""
+        return self._call.is_killed
+
+    def _judge(self) -> None:
+        call = self._call
+        if call.error is not None:
+            if not self.missing:
+                self.problem = "nvidia-smi cannot be started: %s" % (
+                    call.error.strerror or call.error
+                )
+        elif call.is_killed:
+            self.problem = "nvidia-smi does not answer for %g s" % TIMEOUT_S
+        elif call.code:
+            how = "is killed by signal %d" % -call.code if call.code < 0 else "exits %d" % call.code
+            self.problem = "nvidia-smi " + how
+            self.said = next(
+                (line.strip() for line in call.text.splitlines() if line.strip()), None
+            )
+        elif call.code == 0:
+            self.cards = parse(call.text)
+            if self._apps is not None and self._apps.code == 0 and not self._apps.is_killed:
+                self.apps = parse_apps(self._apps.text)
+
+
+class _Call:
+    """One nvidia-smi, read without waiting."""
+
+    def __init__(self, argv: List[str]) -> None:
+        self._began = time.monotonic()
+        self._ended_at: Optional[float] = None
+        self._bytes = bytearray()
+        self._child: "Optional[subprocess.Popen[bytes]]" = None
+        self.error: Optional[OSError] = None
+        self.code: Optional[int] = None
+        self.is_killed = False
+        try:
+            self._child = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            assert self._child.stdout is not None
+            os.set_blocking(self._child.stdout.fileno(), False)
+        except OSError as error:
+            self.error = error
+
+    @property
+    def text(self) -> str:
+        return self._bytes.decode("utf-8", "replace")
+
+    def fileno(self) -> int:
+        if self._child is None or self._child.stdout is None or self.is_killed:
+            return -1
+        ended = self._ended_at
+        if ended is not None and time.monotonic() - ended > _EXIT_WAIT_S:
+            return -1  # silent and yet alive: always readable, so nothing to wait at
+        return self._child.stdout.fileno()
+
+    def poll(self) -> bool:
         child = self._child
         if child is None:
             return True
-        if time.monotonic() - self._began > TIMEOUT_S:
-            child.kill()
+        late = time.monotonic() - self._began > TIMEOUT_S
+        if self.is_killed or late or len(self._bytes) > _MOST_BYTES:
+            self.kill()
             if child.poll() is None:
                 return False
         elif not self._is_read() or child.poll() is None:
             return False
         assert child.stdout is not None
         child.stdout.close()
+        self.code = child.returncode
         self._child = None
-        if child.returncode == 0:
-            self.cards = parse(self._text.decode("utf-8", "replace"))
         return True
 
+    def kill(self) -> None:
+        """Give it up; `poll` is true once it is dead."""
+        self.is_killed = True
+        if self._child is not None:
+            self._child.kill()
+
     def _is_read(self) -> bool:
+        if self._ended_at is not None:
+            return True
+        assert self._child is not None and self._child.stdout is not None
         try:
-            while True:
-                block = os.read(self.fileno(), 65536)
+            while len(self._bytes) <= _MOST_BYTES:
+                block = os.read(self._child.stdout.fileno(), 65536)
                 if not block:
+                    self._ended_at = time.monotonic()
                     return True
-                self._text += block
+                self._bytes += block
         except BlockingIOError:
-            return False
+            pass
+        return False
 
 
 def chosen(cards: List[Dict[str, Any]], wanted: Any) -> List[Dict[str, Any]]:
@@ -118,9 +240,14 @@ def chosen(cards: List[Dict[str, Any]], wanted: Any) -> List[Dict[str, Any]]:
     return cards
 
 
-def is_used(card: Dict[str, Any]) -> bool:
-    """Whether someone uses a card; one that does not tell its memory counts as free."""
-    return (card["used_mib"] or 0) > STRANGER_MIB
+def is_used(card: Dict[str, Any], apps: Iterable[Dict[str, Any]] = ()) -> bool:
+    """Whether someone uses a card: by its memory, or by who computes there.
+
+    One that tells neither counts as free.
+    """
+    if (card["used_mib"] or 0) > STRANGER_MIB:
+        return True
+    return any(app["uuid"] == card["uuid"] and app["program"] not in HARMLESS for app in apps)
 
 
 def read_cached(path: str) -> Optional[List[Dict[str, Any]]]:
@@ -132,13 +259,20 @@ def read_cached(path: str) -> Optional[List[Dict[str, Any]]]:
     return cards if isinstance(cards, list) else None
 
 
-def write_cache(path: str, cards: List[Dict[str, Any]]) -> None:
+def write_cache(path: str, cards: List[Dict[str, Any]], **facts: Any) -> None:
     """Leave what was seen for the verbs."""
-    records.write(path, {"format": records.FORMAT, "at": time.time(), "cards": cards}, sync=False)
+    body = dict(facts, format=records.FORMAT, at=time.time(), cards=cards)
+    records.write(path, body, sync=False)
 
 
 def _number(cell: str) -> Optional[int]:
     try:
         return int(float(cell.split()[0]))
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, OverflowError):
         return None
+
+
+def _program(cell: str) -> Optional[str]:
+    """A program's own name; None where the tool does not tell it."""
+    name = cell.rsplit("/", 1)[-1].strip()
+    return None if not name or name.startswith("[") or name in ("N/A", "-") else name

@@ -16,6 +16,8 @@ from typing import Any, Dict, Iterable, List, Optional
 import processes
 import records
 
+_MOST_NOTE = 4096
+
 
 def gpu_path(folder: str, uuid: str) -> str:
     """The lease file of a card. Raises ValueError for a UUID that could leave the folder."""
@@ -29,12 +31,20 @@ def slot_paths(folder: str, count: int) -> List[str]:
     return [os.path.join(folder, "slot-%03d" % number) for number in range(count)]
 
 
-def claim(path: str, token: str, run: str) -> Optional[int]:
-    """An inheritable open file that holds the lease, or None when someone else has it."""
+def claim(
+    path: str, token: str, run: str, worker: Optional[Dict[str, Any]] = None
+) -> Optional[int]:
+    """An inheritable open file that holds the lease, or None when someone else has it.
+
+    worker: {"id", "runtime", "image"} of the claiming worker, for the words of those who wait.
+    """
     fd = records.try_lock(path, fcntl.LOCK_EX)
     if fd is None:
         return None
-    note = json.dumps({"token": token, "run": run, "by": processes.identity()})
+    body = {"token": token, "run": run, "by": processes.identity()}
+    if worker is not None:
+        body["worker"] = worker
+    note = json.dumps(body)
     try:
         os.ftruncate(fd, 0)
         os.pwrite(fd, note.encode("ascii"), 0)
@@ -43,20 +53,26 @@ def claim(path: str, token: str, run: str) -> Optional[int]:
     except OSError:
         os.close(fd)
         return None
-    if token.encode() not in os.pread(fd, 4096, 0):
+    if token.encode() not in os.pread(fd, _MOST_NOTE, 0):
         os.close(fd)
         return None
     os.set_inheritable(fd, True)
     return fd
 
 
-def claim_some(paths: Iterable[str], count: int, token: str, run: str) -> Optional[Dict[str, int]]:
+def claim_some(
+    paths: Iterable[str],
+    count: int,
+    token: str,
+    run: str,
+    worker: Optional[Dict[str, Any]] = None,
+) -> Optional[Dict[str, int]]:
     """`count` of these leases (path to open file), or None and none at all."""
     got: Dict[str, int] = {}
     for path in paths:
         if len(got) == count:
             break
-        fd = claim(path, token, run)
+        fd = claim(path, token, run, worker)
         if fd is not None:
             got[path] = fd
     if len(got) == count:
@@ -67,7 +83,19 @@ def claim_some(paths: Iterable[str], count: int, token: str, run: str) -> Option
 
 
 def holder(path: str) -> Optional[Dict[str, Any]]:
-    """Who holds a lease, as it said itself; None when it is free."""
+    """Who holds a lease, as it said itself; None when it is free.
+
+    {"token", "run", "by", and where it was told: "worker": {"id", "runtime", "image"}}.
+    """
     if not records.is_locked(path, alone=False):
         return None
     return records.read(path) or {}
+
+
+def last_note(path: str) -> bytes:
+    """What the last claim left, whether it holds or not: it differs after every claim."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST_NOTE)
+    except OSError:
+        return b""

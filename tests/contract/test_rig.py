@@ -78,6 +78,27 @@ def test_held_memory_is_seen_by_another_process_and_gone_with_the_holder(
     assert operator.run(["nvidia-smi", *apps]).stdout == b""
 
 
+def test_who_computes_is_told_as_far_as_the_driver_tells(
+    fake_gpus: FakeGpus, operator: Operator
+) -> None:
+    gpus.place_tool(operator.bin, fake_gpus.folder)
+    apps = ["--query-compute-apps=gpu_uuid,used_memory,process_name", "--format=csv,noheader"]
+    fake_gpus.hold(0, 70)
+    _, used, program = operator.run(["nvidia-smi", *apps]).stdout.decode().strip().split(", ")
+    assert (used, program) == ("70 MiB", sys.executable)
+    fake_gpus.set_app_cell("used_memory", "[N/A]")
+    assert b", [N/A], " in operator.run(["nvidia-smi", *apps]).stdout
+    fake_gpus.slow_down(0.5)
+    began = time.monotonic()
+    operator.run(["nvidia-smi", *QUERY])
+    assert time.monotonic() - began >= 0.5
+    fake_gpus.slow_down(600)
+    with pytest.raises(subprocess.TimeoutExpired):
+        operator.run(["nvidia-smi", *QUERY], limit_s=0.5)
+    fake_gpus.heal()
+    assert operator.run(["nvidia-smi", *QUERY]).stdout == b"0, 73\n1, 3\n"
+
+
 def test_container_is_given_the_cards_it_asked_for(docker: RigEngine, fake_gpus: FakeGpus) -> None:
     fake_gpus.hold(1, 500)
     asked = f"device={fake_gpus.uuids[1]}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,22 @@ print("on", hold_gpu.hold(2000), os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
 while not os.path.exists(os.environ["GATE"]): time.sleep(0.01)
 """
 
+ALONE = """
+import fcntl, os, sys, time
+sys.path.insert(0, os.getcwd())
+import hold_gpu
+cards = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+for uuid in cards:
+    place = os.path.join(os.environ["WITNESS"], uuid)
+    fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails when another run is on the card
+    os.write(fd, b"%s\\n" % os.environ["RUNNER_RUN"].encode())
+time.sleep(0.5)  # until it takes memory its lease alone keeps others away
+for device in range(len(cards)):
+    hold_gpu.hold(2000, device)
+"""
+"""A job that fails when it is not alone on its cards."""
+
 
 class Machine:
     """A worker on a machine with cards."""
@@ -34,6 +52,29 @@ class Machine:
 
     def hold(self, *words: str) -> str:
         return self.worker.python(HOLD, words=(*GPU, *words, f"env.GATE={self.gate}"))
+
+    @property
+    def witness(self) -> Path:
+        """A folder where each card has the list of runs that were on it."""
+        folder = self.worker.root / "witness"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def clients(self, places: list[Path], runs: int) -> list[list[str]]:
+        """A client per workspace, each of which submits one run after the other; their ids."""
+        argv = [sys.executable, "-m", "runner", "submit", f"env.WITNESS={self.witness}"]
+        loop = f'for n in $(seq {runs}); do "$@" gpus=$((n % 5 ? 1 : 2)) -- python -c "$JOB"; done'
+        children = [
+            subprocess.Popen(
+                ["sh", "-c", loop, "sh", *argv],
+                cwd=self.worker.project,
+                env=dict(os.environ, RUNNER_WORKSPACE=str(place), JOB=ALONE),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for place in places
+        ]
+        return [child.communicate(timeout=120)[0].split() for child in children]
 
     def card_of(self, run: str) -> str:
         self.worker.until_logged(run, "on ")
@@ -147,6 +188,80 @@ def test_auto_is_one_per_rank_where_there_are_any(machine: Machine) -> None:
     spec = json.loads(Path(worker.run_folder(run) / "spec.json").read_text())
     assert (spec["gpus"], spec["gpus_asked"]) == (2, "auto")
     worker.cancel(run, now=True)
+
+
+def test_a_card_in_use_is_passed_over_for_one_that_is_free(machine: Machine) -> None:
+    machine.cards.set_cards(2)
+    machine.cards.hold(0, 15_000)
+    run = machine.hold()
+    assert machine.card_of(run) == machine.cards.uuids[1]
+    machine.gate.touch()
+    assert machine.worker.wait(run).status.outcome == "done"
+
+
+def test_twenty_runs_of_two_clients_never_meet_on_a_card(machine: Machine) -> None:
+    machine.cards.set_cards(2)
+    place = machine.worker.workspace
+    first, second = machine.clients([place, place], 10)
+    assert len({*first, *second}) == 20
+    ends = {run: machine.worker.wait(run, 90).status.outcome for run in (*first, *second)}
+    assert set(ends.values()) == {"done"}, ends
+    seen = [(machine.witness / uuid).read_text().split() for uuid in machine.cards.uuids]
+    assert {*seen[0], *seen[1]} == {*first, *second}
+    assert all(len(runs) == len(set(runs)) for runs in seen)
+    assert len(seen[0]) + len(seen[1]) == 24  # four of them had both
+
+
+def test_two_workers_with_one_lease_folder_never_meet_on_a_card(machine: Machine) -> None:
+    machine.cards.set_cards(2)
+    worker = machine.worker
+    other = worker.root / "ws-other"
+    try:
+        first, second = machine.clients([worker.workspace, other], 6)
+        ends = {run: worker.wait(run, 90).status.outcome for run in first}
+        worker.set_env("RUNNER_WORKSPACE", str(other))
+        ends.update((run, worker.wait(run, 90).status.outcome) for run in second)
+        assert set(ends.values()) == {"done"}, ends
+        assert len(ends) == 12
+    finally:
+        end_worker(worker, other)
+    seen = [(machine.witness / uuid).read_text().split() for uuid in machine.cards.uuids]
+    assert len(seen[0]) + len(seen[1]) == 14
+
+
+def end_worker(worker: LocalWorker, workspace: Path) -> None:
+    """End a second worker of a test."""
+    first, worker.workspace = worker.workspace, workspace
+    try:
+        pids = sorted(worker.machinery(), key=lambda pid: pid != worker.supervisor)
+        for pid in pids:
+            worker.kill(pid)
+    finally:
+        worker.workspace = first
+
+
+def test_a_driver_that_fails_fails_no_run(machine: Machine) -> None:
+    machine.cards.set_cards(1)
+    worker = machine.worker
+    worker.wait(worker.submit("true", words=GPU))
+    machine.cards.fail("NVIDIA-SMI has failed because it couldn't communicate", 9)
+    runs = [worker.submit("true", words=GPU) for _ in range(4)]
+    said = "nvidia-smi exits 9"
+    wait_for(lambda: said in str(worker.status(runs[0]).status.reason), 10, "the reason")
+    assert {worker.state(run)["state"] for run in runs} == {"queued"}
+    # the rest goes on
+    assert worker.wait(worker.submit("true", words=("gpus=0",))).status.outcome == "done"
+    machine.cards.heal()
+    assert {worker.wait(run).status.outcome for run in runs} == {"done"}
+
+
+def test_a_driver_that_never_showed_a_card_is_quoted(machine: Machine) -> None:
+    machine.cards.set_cards(1)
+    machine.cards.fail("Failed to initialize NVML: Driver/library version mismatch", 18)
+    said = r"there are none \(nvidia-smi exits 18: Failed to initialize NVML: Driver"
+    with pytest.raises(SpecError, match=said):
+        machine.worker.submit("true", words=GPU)
+    assert not list(machine.worker.workspace.glob("runs/[!.]*"))
 
 
 @pytest.mark.slow

@@ -3,16 +3,19 @@
 
 A folder stands for a machine's GPUs (`RIG_GPUS`, else `folder` in `nvidia-smi.json` beside
 this script): `cards.json` lists them, and a process holds memory of one while it holds
-an flock on a file `cards/UUID/NAME-MIB` (see `hold_gpu.py`). The kernel drops the lock
-with the process, however it dies, and every container and namespace sees the same locks.
+an flock on a file `cards/UUID/PID-NAME-MIB` that names its program (see `hold_gpu.py`). The
+kernel drops the lock with the process, however it dies, and every container and namespace
+sees the same locks.
 
 cards.json  {"cards": [{"index": 0, "uuid": "GPU-…", "name": "NVIDIA A10",
               "memory_total_mib": 23028, "driver_version": "550.54.15",
               "compute_cap": "8.6", "cells": {"utilization.gpu": "[N/A]"}}],
-             "unknown_fields": ["compute_cap"],
-             "failure": {"text": "Failed to initialize NVML: Unknown Error", "status": 255}}
-`cells` overrides what is printed; `unknown_fields` makes an old driver; `failure` makes
-every call fail. `visible` in nvidia-smi.json narrows to what a container was given.
+             "app_cells": {"used_memory": "[N/A]"}, "unknown_fields": ["compute_cap"],
+             "failure": {"text": "Failed to initialize NVML: Unknown Error", "status": 255},
+             "delay_s": 3}
+`cells` and `app_cells` override what is printed; `unknown_fields` makes an old driver;
+`failure` makes every call fail, `delay_s` every call slow. All is read anew by every call.
+`visible` in nvidia-smi.json narrows to what a container was given.
 """
 
 from __future__ import annotations
@@ -21,9 +24,12 @@ import fcntl
 import json
 import os
 import sys
+import time
 from typing import Any
 
 Table = dict[str, Any]
+Holder = tuple[int, int, int, str]
+"""Inode of what it locks, pid as it knew itself, MiB, program."""
 IDLE_MIB = 3
 UNITS = {
     "memory.total": "MiB",
@@ -54,8 +60,8 @@ def read_setting() -> tuple[str | None, list[str] | None]:
     return folder, setting.get("visible")
 
 
-def read_holders(folder: str, uuid: str) -> list[tuple[int, int, int]]:
-    """(inode, pid as the holder knew itself, MiB) of each process that holds memory of a card."""
+def read_holders(folder: str, uuid: str) -> list[Holder]:
+    """Each process that holds memory of a card."""
     place = os.path.join(folder, "cards", uuid)
     holders = []
     for name in sorted(os.listdir(place)) if os.path.isdir(place) else []:
@@ -70,7 +76,8 @@ def read_holders(folder: str, uuid: str) -> list[tuple[int, int, int]]:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             pid, _, mib = name.split("-")
-            holders.append((os.fstat(descriptor).st_ino, int(pid), int(mib)))
+            program = os.read(descriptor, 4096).decode()
+            holders.append((os.fstat(descriptor).st_ino, int(pid), int(mib), program))
         else:
             try:
                 os.unlink(path)  # its holder died
@@ -162,6 +169,7 @@ def main(argv: list[str]) -> int:
         return 9
     with open(cards_file) as file:
         machine = json.load(file)
+    time.sleep(machine.get("delay_s", 0))
     failure = machine.get("failure")
     if failure:  # the real tool says this on stdout, too
         print(failure["text"])
@@ -177,7 +185,7 @@ def main(argv: list[str]) -> int:
     holders = {card["uuid"]: read_holders(folder, card["uuid"]) for card in cards}
     rows = []
     for card in cards:
-        used = IDLE_MIB + sum(mib for _, _, mib in holders[card["uuid"]])
+        used = IDLE_MIB + sum(mib for _, _, mib, _ in holders[card["uuid"]])
         rows.append(gpu_cells(dict(card, count=len(cards)), used))
     if "list" in options:
         for card in cards:
@@ -193,6 +201,8 @@ def main(argv: list[str]) -> int:
         return 2
     if query == "query-compute-apps":
         rows = app_rows(cards, holders, inside_container=visible is not None)
+        for row in rows:
+            row.update(machine.get("app_cells", {}))
         known = {"gpu_uuid", "gpu_name", "pid", "process_name", "name", "used_memory"}
         known.add("used_gpu_memory")
     else:
@@ -208,7 +218,7 @@ def main(argv: list[str]) -> int:
 
 def app_rows(
     cards: list[Table],
-    holders: dict[str, list[tuple[int, int, int]]],
+    holders: dict[str, list[Holder]],
     inside_container: bool,
 ) -> list[Table]:
     """One row per holder, with the pid that this machine knows it by.
@@ -219,11 +229,11 @@ def app_rows(
     lock_pids = read_lock_pids()
     rows = []
     for card in cards:
-        for inode, own_pid, mib in holders[card["uuid"]]:
+        for inode, own_pid, mib, program in holders[card["uuid"]]:
             pid = lock_pids.get(inode, None if inside_container else own_pid)
             if pid is not None:
                 row = {"gpu_uuid": card["uuid"], "gpu_name": card["name"], "pid": pid}
-                row.update(process_name="python3", name="python3")
+                row.update(process_name=program, name=program)
                 rows.append(dict(row, used_memory=mib, used_gpu_memory=mib))
     return rows
 

@@ -86,6 +86,13 @@ class FakeGpus:
         cells[field] = text
         self._write()
 
+    def set_app_cell(self, field: str, text: str) -> None:
+        """Print `text` for one field of every process."""
+        cells = self._machine.setdefault("app_cells", {})
+        assert isinstance(cells, dict)
+        cells[field] = text
+        self._write()
+
     def set_unknown_fields(self, *fields: str) -> None:
         """Make the driver too old to know these."""
         self._machine["unknown_fields"] = list(fields)
@@ -96,8 +103,15 @@ class FakeGpus:
         self._machine["failure"] = {"text": text, "status": status}
         self._write()
 
+    def slow_down(self, delay_s: float) -> None:
+        """Let every call take so long; hundreds of seconds are a driver that hangs."""
+        self._machine["delay_s"] = delay_s
+        self._write()
+
     def heal(self) -> None:
+        """No failure and no delay any more."""
         self._machine.pop("failure", None)
+        self._machine.pop("delay_s", None)
         self._write()
 
     def remove_driver(self) -> None:
@@ -113,7 +127,7 @@ class FakeGpus:
     def used_mib(self, index: int) -> int:
         """What `nvidia-smi` would say is used of a card; 3 when nobody holds any."""
         held = read_holders(str(self.folder), self.uuids[index])
-        return IDLE_MIB + sum(mib for _, _, mib in held)
+        return IDLE_MIB + sum(mib for _, _, mib, _ in held)
 
     def hold(self, index: int, mib: int) -> subprocess.Popen[str]:
         """A stranger's process that holds memory until it is killed or the test ends."""

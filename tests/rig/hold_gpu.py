@@ -63,6 +63,8 @@ def hold(mib: int, device: int = 0) -> str:
     name = f"{os.getpid()}-{secrets.token_hex(4)}-{mib}"
     file = open(os.path.join(place, "." + name), "w")  # noqa: SIM115 (open until death)
     os.chmod(file.name, 0o666)
+    file.write(sys.executable or sys.argv[0])
+    file.flush()
     fcntl.flock(file, fcntl.LOCK_EX)
     # named only now: a file seen without a lock is taken for a dead process's
     os.rename(file.name, os.path.join(place, name))

@@ -68,6 +68,24 @@ def test_what_is_no_card_is_passed_over(text: str) -> None:
     assert len(gpus.parse(text + LINE)) == 1
 
 
+def test_who_computes() -> None:
+    text = (
+        "GPU-8f, 4711, 3000, /usr/bin/python3\n"
+        "GPU-8f, [N/A], [Insufficient Permissions], [Not Found]\n"
+        "GPU-9a, 12, [N/A], C:\\a, b\n"
+        "GPU-9a, 13, , \n"
+        "No running processes found\n"
+        "GPU-9a, 14\n"
+    )
+    assert gpus.parse_apps(text) == [
+        {"uuid": "GPU-8f", "pid": 4711, "used_mib": 3000, "program": "python3"},
+        {"uuid": "GPU-8f", "pid": None, "used_mib": None, "program": None},
+        {"uuid": "GPU-9a", "pid": 12, "used_mib": None, "program": "C:\\a, b"},
+        {"uuid": "GPU-9a", "pid": 13, "used_mib": None, "program": None},
+    ]
+    assert gpus.parse_apps("") == []
+
+
 def test_which_cards_a_worker_may_lease() -> None:
     cards = [{"index": n} for n in range(3)]
     assert gpus.chosen(cards, "all") == cards
@@ -78,6 +96,14 @@ def test_which_cards_a_worker_may_lease() -> None:
 def test_whose_memory_is_in_use() -> None:
     assert gpus.is_used({"used_mib": gpus.STRANGER_MIB + 1})
     assert not gpus.is_used({"used_mib": gpus.STRANGER_MIB})
+
+
+def test_whose_process_is_there_though_it_holds_little() -> None:
+    card = {"uuid": "GPU-1", "used_mib": None}
+    app = {"uuid": "GPU-1", "pid": None, "used_mib": None, "program": None}
+    assert gpus.is_used(card, [app])
+    assert not gpus.is_used(card, [dict(app, uuid="GPU-2")])
+    assert not gpus.is_used(card, [dict(app, program="nvidia-cuda-mps-server")])
 
 
 def test_what_was_seen_is_believed_for_a_minute(tmp_path: Path) -> None:
@@ -106,38 +132,111 @@ def say(tool: Path, script: str) -> None:
     tool.chmod(0o755)
 
 
-def answer(limit_s: float = 10.0) -> list[dict[str, Any]]:
+def asked(limit_s: float = 10.0) -> gpus.Query:
     query = gpus.Query()
     wait_for(query.poll, limit_s, "an answer")
     assert query.poll()
-    return query.cards
+    return query
+
+
+def answer(limit_s: float = 10.0) -> list[dict[str, Any]]:
+    return asked(limit_s).cards
+
+
+def told(query: gpus.Query) -> tuple[str | None, str | None, bool]:
+    return query.problem, query.said, query.missing
+
+
+BOTH = f"""case "$1" in
+--query-gpu*) echo '{LINE}';;
+--query-compute-apps=gpu_uuid,pid,used_memory,process_name) echo 'GPU-8f, 7, 30, /bin/x';;
+esac"""
 
 
 def test_asking_without_waiting(tool: Path) -> None:
-    say(tool, f"echo '{LINE}'")
-    assert [card["uuid"] for card in answer()] == ["GPU-8f"]
+    say(tool, BOTH)
+    query = asked()
+    assert [card["uuid"] for card in query.cards] == ["GPU-8f"]
+    assert query.apps == [{"uuid": "GPU-8f", "pid": 7, "used_mib": 30, "program": "x"}]
+    assert told(query) == (None, None, False)
     assert [card["uuid"] for card in gpus.query() or []] == ["GPU-8f"]
     many = "".join(f"{n}, GPU-{n}, 1, 1, 5, {'x' * 1000}\\n" for n in range(200))
     say(tool, f"printf '{many}'")
     assert len(answer()) == 200
 
 
-def test_a_failure_is_no_cards(tool: Path) -> None:
-    say(tool, f"echo '{LINE}'; exit 9")
-    assert answer() == []
+@pytest.mark.parametrize(
+    ("script", "problem", "said"),
+    [
+        (f"echo '{LINE}'; exit 9", "nvidia-smi exits 9", LINE),
+        ("echo; echo 'No devices were found'; exit 6", "nvidia-smi exits 6", "No devices"),
+        ("exit 255", "nvidia-smi exits 255", None),
+        ("kill -SEGV $$", "nvidia-smi is killed by signal 11", None),
+    ],
+)
+def test_a_failure_is_no_cards_and_is_named(
+    tool: Path, script: str, problem: str, said: str | None
+) -> None:
+    say(tool, script)
+    query = asked()
+    assert query.cards == []
+    assert (query.problem, query.missing) == (problem, False)
+    assert query.said is None if said is None else (query.said or "").startswith(said)
     assert gpus.query() is None
 
 
-def test_a_tool_that_is_not_there_is_no_cards(
+def test_a_tool_that_is_not_there_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert answer() == []
+    query = asked()
+    assert (query.cards, query.fileno()) == ([], -1)
+    assert told(query) == (None, None, True)
     assert gpus.query() is None
+
+
+def test_a_tool_that_cannot_be_started_is_one(tool: Path) -> None:
+    tool.write_text("not a program")
+    tool.chmod(0o755)
+    query = asked()
+    assert not query.missing
+    assert query.problem == "nvidia-smi cannot be started: Exec format error"
 
 
 def test_a_hung_tool_is_given_up(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say(tool, f"echo '{LINE}'; exec sleep 600")
     monkeypatch.setattr(gpus, "TIMEOUT_S", 0.3)
     assert gpus.query() is None
-    assert answer() == []
+    query = asked()
+    assert query.cards == []
+    assert told(query) == ("nvidia-smi does not answer for 0.3 s", None, False)
+
+
+def test_cards_are_known_though_nobody_tells_who_computes(
+    tool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(tool, BOTH.replace("echo 'GPU-8f, 7", "echo '\"pid\" is not valid'; exit 2; echo '"))
+    query = asked()
+    assert (len(query.cards), query.apps, query.problem) == (1, [], None)
+    monkeypatch.setattr(gpus, "APPS_WAIT_S", 0.2)
+    say(tool, BOTH.replace("echo 'GPU-8f, 7", "exec sleep 600; echo '"))
+    query = asked(5)
+    assert (len(query.cards), query.apps, query.problem) == (1, [], None)
+
+
+def test_one_that_says_no_more_and_lives_wakes_nobody(tool: Path) -> None:
+    say(tool, "exec >&-; exec sleep 600")
+    query = gpus.Query()
+    wait_for(lambda: query.poll() or query.fileno() == -1, 5, "nothing to wait at")
+    assert not query.poll()
+    for call in (query._call, query._apps):
+        assert call is not None
+        call.kill()
+    wait_for(query.poll, 5, "its end")
+
+
+def test_one_that_never_stops_talking_is_given_up(tool: Path) -> None:
+    say(tool, "exec yes")
+    query = asked(20)
+    assert query.cards == []
+    assert query.problem is not None

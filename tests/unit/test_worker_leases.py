@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import leases
 import pytest
+
+from tests.helpers.wait import wait_for
 
 WORKER = os.path.dirname(leases.__file__)
 CONTEND = f"""
@@ -44,6 +48,73 @@ def test_a_lease_has_one_holder_among_many_processes(tmp_path: Path) -> None:
         taken += sign == "+"
         assert held[name] in (0, 1)
     assert taken == 240
+
+
+PROBE = f"""
+import sys
+sys.path.insert(0, {WORKER!r})
+import leases
+while True:
+    for path in leases.slot_paths(sys.argv[1], 2):
+        leases.holder(path)
+"""
+
+
+def test_who_only_asks_takes_no_lease_away(tmp_path: Path) -> None:
+    path = leases.slot_paths(str(tmp_path), 1)[0]
+    fd = leases.claim(path, "run.1.ab", "run")
+    assert fd is not None
+    probe = subprocess.Popen([sys.executable, "-I", "-c", PROBE, str(tmp_path)])
+    try:
+        deadline = time.monotonic() + 1.5
+        while time.monotonic() < deadline:
+            assert (leases.holder(path) or {})["run"] == "run"
+            assert leases.claim(path, "other.1.cd", "other") is None
+    finally:
+        probe.kill()
+        probe.wait()
+        os.close(fd)
+
+
+HOLD = f"""
+import os, subprocess, sys
+sys.path.insert(0, {WORKER!r})
+import leases
+fd = leases.claim(sys.argv[1], "run.1.ab", "run")
+job = subprocess.Popen(["sleep", "60"], close_fds=False, start_new_session=True)
+print(job.pid, flush=True)
+job.wait()
+"""
+
+
+def test_a_killed_holder_keeps_nothing_and_its_job_keeps_it(tmp_path: Path) -> None:
+    path = leases.gpu_path(str(tmp_path), "GPU-1")
+    argv = [sys.executable, "-I", "-c", HOLD, path]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        job = int(holder.stdout.readline())
+        holder.kill()
+    try:
+        assert (leases.holder(path) or {})["run"] == "run"
+        assert leases.claim(path, "other.1.cd", "other") is None
+    finally:
+        os.kill(job, signal.SIGKILL)
+    wait_for(lambda: leases.holder(path) is None, 5, "the lease to be free")
+    assert b"run.1.ab" in leases.last_note(path)
+
+
+def test_a_lease_tells_which_worker_has_it(tmp_path: Path) -> None:
+    path = leases.gpu_path(str(tmp_path), "GPU-1")
+    assert leases.last_note(path) == b""
+    worker = {"id": "w-1", "runtime": "docker", "image": "cu124"}
+    fd = leases.claim(path, "run.1.ab", "run", worker)
+    assert fd is not None
+    assert (leases.holder(path) or {})["worker"] == worker
+    os.close(fd)
+    got = leases.claim_some([path], 1, "run.2.ab", "run", worker)
+    assert got is not None
+    assert (leases.holder(path) or {})["worker"] == worker
+    os.close(got[path])
 
 
 def test_a_lease_lives_as_long_as_whoever_inherited_it(tmp_path: Path) -> None:
