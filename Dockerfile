@@ -18,6 +18,7 @@ RUN set -eu; \
     mkdir -p /opt/runner; \
     python3 -c "import torch; print('torch==' + torch.__version__)" > /opt/runner/constraints.txt; \
     missing=$(python3 -c "from importlib.util import find_spec; print(*(n for n in ('gymnasium', 'numpy', 'supervisor', 'tensorboard') if find_spec(n) is None))"); \
+    command -v py-spy > /dev/null || missing="$missing py-spy"; \
     if [ -n "$missing" ]; then \
         PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir --timeout 20 --retries 2 \
             --disable-pip-version-check -c /opt/runner/constraints.txt $missing; \

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import plain
 import records
 import snapshot
 
 BAD_PREFIX = ".bad-"
+OLD_PREFIX = ".old-"
+"""Of one that is just being removed."""
 _UNFINISHED = (".tmp", ".part")
 _NUMBER = re.compile(r"(\d+)")
 
@@ -26,9 +28,23 @@ def names(folder: str) -> List[str]:
     return sorted(kept, key=lambda n: _order(folder, n))
 
 
+def bad_names(folder: str) -> List[str]:
+    """Names of the checkpoints that did not verify, by which they were set aside."""
+    try:
+        found = os.listdir(folder) if plain.is_folder(folder) else []
+    except OSError:
+        return []
+    return sorted(name for name in found if name.startswith(BAD_PREFIX))
+
+
 def is_checkpoint(name: str) -> bool:
     """Whether a name in a checkpoint folder stands for a finished one."""
     return not name.startswith(".") and not name.endswith(_UNFINISHED)
+
+
+def has_place(name: str) -> bool:
+    """Whether its name says where it stands in the order of steps."""
+    return _step(name) is not None
 
 
 def describe(folder: str, name: str) -> Dict[str, Any]:
@@ -59,8 +75,11 @@ def describe(folder: str, name: str) -> Dict[str, Any]:
     }
 
 
-def problem(path: str) -> Optional[str]:
-    """Why a checkpoint is not what its manifest says, or None; also None without a manifest."""
+def problem(path: str, digest: Callable[[str], str] = snapshot.file_digest) -> Optional[str]:
+    """Why a checkpoint is not what its manifest says, or None; also None without a manifest.
+
+    digest: the sha256 of a file; who asks often may remember some.
+    """
     if not plain.is_folder(path):
         return None
     name = os.path.join(path, "manifest.json")
@@ -77,7 +96,7 @@ def problem(path: str) -> Optional[str]:
         if size != facts.get("bytes"):
             return "%s has %d bytes, not %s" % (entry, size, facts.get("bytes"))
         try:
-            if snapshot.file_digest(place) != facts.get("sha256"):
+            if digest(place) != facts.get("sha256"):
                 return "%s is damaged" % entry
         except OSError as error:
             return "%s cannot be read: %s" % (entry, error.strerror)
@@ -96,13 +115,34 @@ def newest_good(folder: str) -> Tuple[Optional[str], List[str]]:
     return None, bad
 
 
+def remove(folder: str, name: str) -> None:
+    """Remove one so that a kill on the way leaves nothing that counts as a checkpoint."""
+    aside = os.path.join(folder, OLD_PREFIX + name)
+    _set_aside(os.path.join(folder, name), aside)
+    _delete(aside)
+
+
+def remove_leftovers(folder: str) -> None:
+    """Remove what a killed `remove` left."""
+    for name in os.listdir(folder):
+        if name.startswith(OLD_PREFIX):
+            try:
+                _delete(os.path.join(folder, name))
+            except OSError:
+                pass  # it does not count, and takes room only
+
+
 def _set_aside(path: str, aside: str) -> None:
     """Rename it, over what an earlier attempt left under that name."""
-    if os.path.isdir(aside) and not os.path.islink(aside):
-        shutil.rmtree(aside)
-    elif os.path.lexists(aside):
-        os.unlink(aside)
+    _delete(aside)
     os.rename(path, aside)
+
+
+def _delete(path: str) -> None:
+    if plain.is_folder(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
 
 
 def _entries(manifest: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:

@@ -24,8 +24,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 LOOPBACK = "127.0.0.1"
 MONITOR_S = 0.1
-FAILED_GRACE_S = 30.0
-"""What torchrun gives the other ranks when one has failed."""
+USUAL_GRACE_S = 30.0
+"""What torchrun gives the other ranks when one has failed, where nobody says RUNNER_GRACE_S."""
 
 
 def main(argv: List[str]) -> int:
@@ -120,6 +120,8 @@ def run_agent(
             def close_quietly(*args: Any, **options: Any) -> None:
                 while os.path.exists(stop) and any(map(_runs, context.pids().values())):
                     time.sleep(MONITOR_S)
+                if len(args) < 2:
+                    options["timeout"] = grace_s()
                 close(*args, **options)
 
             context._close = close_quietly
@@ -179,13 +181,18 @@ def run_plain(command: List[str], nproc: int, port: int, stop: str) -> Dict[int,
                 failed_at = time.monotonic()
                 for process in others:
                     process.send_signal(signal.SIGTERM)
-            elif time.monotonic() - failed_at > FAILED_GRACE_S:
+            elif time.monotonic() - failed_at > grace_s():
                 for process in others:
                     process.kill()
         time.sleep(MONITOR_S)
     for process in ranks.values():
         process.wait()
     return ends
+
+
+def grace_s() -> float:
+    """Seconds that the other ranks have once one has failed: the run's own grace."""
+    return float(os.environ.get("RUNNER_GRACE_S") or USUAL_GRACE_S)
 
 
 def _ended(pid: int) -> Optional[int]:

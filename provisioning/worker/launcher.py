@@ -17,22 +17,25 @@ import json
 import os
 import random
 import select
-import shutil
 import signal
 import sys
 import time
-from typing import Any, Dict, List, NoReturn, Optional, Tuple
+from typing import Any, Dict, List, NoReturn, Optional
 
 import causes
 import checkpoints
+import config
+import environment
+import evidence
 import front
 import gpus
 import processes
-import progress
 import rank
 import records
+import secrets_store
 import snapshot
 import wakeup
+import watch
 from paths import RunPaths, Workspace
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -40,15 +43,6 @@ MEMORY_WAIT_S = 10.0
 MEMORY_TOLERANCE_MIB = 64
 PIDS_EVERY_S = 5.0
 POLL_S = 1.0
-FRONT_TEXT_BYTES = 2000
-
-_OOM_COUNTERS = (
-    "/sys/fs/cgroup/memory.events",
-    "/sys/fs/cgroup/memory/memory.oom_control",
-    "/proc/vmstat",
-)
-_NOT_FOR_JOBS = ("SUPERVISOR_", "RUNNER_")
-_SET_ANEW = ("CUDA_VISIBLE_DEVICES", "PWD", "OLDPWD")
 
 
 class Attempt:
@@ -78,7 +72,15 @@ class Attempt:
         self.child_code: Optional[int] = None
         self.asked_to_stop = False
         self.wake_read, self.wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.progress_from: Dict[int, int] = {}
+        self.marks = evidence.Marks(self.paths, self.nproc)
+        self.watch = watch.Watch(
+            workspace,
+            self.paths,
+            spec,
+            state,
+            self.marks,
+            reserve_bytes=config.read(workspace).disk_reserve,
+        )
         self.setup_problem: Optional[str] = None
         self.env: Dict[str, str] = {}
         self.argv: List[str] = []
@@ -107,15 +109,17 @@ class Attempt:
                 "started_at": began,
             },
         )
-        oom_before = count_oom_kills()
-        asked = self._why_stop()
+        oom_before = evidence.count_oom_kills()
+        asked = self._why_stop() or self.watch.used_up()
         if asked is None and self._ready():
             self._start()
+            self.watch.begin()
             wakeup.poke(self.workspace, self.spec["id"])
             asked = self._wait()
         swept = self._sweep()
+        self.watch.end(hurried=self._why_stop() is not None)
         cards = self._wait_for_memory()
-        record = self._record(asked, swept, cards, count_oom_kills() - oom_before)
+        record = self._record(asked, swept, cards, evidence.count_oom_kills() - oom_before)
         records.write(self.exit, record)
         self._release(swept)
 
@@ -132,24 +136,23 @@ class Attempt:
     def _on_stop(self, *_: Any) -> None:
         self.asked_to_stop = True
 
-    def _why_stop(self) -> Optional[str]:
+    def _why_stop(self) -> Optional[Dict[str, Any]]:
         if os.path.exists(self.paths.cancel):
-            return "cancelled"
-        return "shutdown" if self.asked_to_stop else None
+            return causes.plain("cancelled")
+        return causes.plain("shutdown") if self.asked_to_stop else None
 
     def _grace_s(self) -> float:
         if os.path.exists(self.paths.cancel_now):
             return 0.0
-        return float(self.spec.get("grace_s", 25.0))
+        return environment.grace_s(self.spec)
 
     def _ready(self) -> bool:
         """Whether all is there for the ranks; else `setup_problem` says what is not."""
         try:
             self.setup_problem = self._prepare()
             if self.setup_problem is None:
-                self.env = self._environment()
-                self.argv = self._argv(self.env)
-        except OSError as error:
+                self._tell_job()
+        except (OSError, secrets_store.Missing) as error:
             self.setup_problem = str(error)
         return self.setup_problem is None
 
@@ -157,11 +160,7 @@ class Attempt:
         """Check the code, make what the job is told of; what is wrong, or None."""
         for path in (self.paths.checkpoints, self.paths.logs, self.workspace.home):
             os.makedirs(path, exist_ok=True)
-        for number in range(self.nproc):
-            try:
-                self.progress_from[number] = os.stat(self.paths.progress(number)).st_size
-            except OSError:
-                self.progress_from[number] = 0
+        checkpoints.remove_leftovers(self.paths.checkpoints)
         rows = snapshot.read_tree(self.workspace, self.spec["snapshot"])
         if rows is None:
             return "its snapshot is gone from the worker"
@@ -176,52 +175,21 @@ class Attempt:
         )
         return None
 
-    def _environment(self) -> Dict[str, str]:
-        env = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(_NOT_FOR_JOBS) and name not in _SET_ANEW
-        }
-        utf8 = any("UTF-8" in env.get(name, "").upper() for name in ("LC_ALL", "LC_CTYPE", "LANG"))
-        if not utf8:
-            env["LC_ALL"] = "C.UTF-8"
-        python = self.spec.get("python")
-        if python:
-            first = os.path.dirname(python)
-            rest = [item for item in env.get("PATH", os.defpath).split(os.pathsep) if item != first]
-            env["PATH"] = os.pathsep.join([first, *rest])
-        env.update({str(k): str(v) for k, v in self.spec.get("env", {}).items()})
+    def _tell_job(self) -> None:
+        secrets = secrets_store.read(self.paths, self.spec.get("secrets") or ())
         resume, bad = checkpoints.newest_good(self.paths.checkpoints)
         for name in bad:
             text = "checkpoint %s did not verify; set aside as %s%s"
             self._say(text % (name, checkpoints.BAD_PREFIX, name))
-        env.update(
-            HOME=self.workspace.home,
-            PWD=self.paths.code,
-            PYTHONUNBUFFERED="1",
-            RUNNER_RUN=self.spec["id"],
-            RUNNER_ATTEMPT=str(self.number),
-            RUNNER_PARAMS=self.paths.params(self.number),
-            RUNNER_CODE=self.paths.code,
-            RUNNER_CHECKPOINTS=self.paths.checkpoints,
-            RUNNER_LOGS=self.paths.logs,
-            RUNNER_RESUME=resume or "",
-            RUNNER_GRACE_S="%g" % float(self.spec.get("grace_s", 25.0)),
-            CUDA_DEVICE_ORDER="PCI_BUS_ID",
-            CUDA_VISIBLE_DEVICES=",".join(card["uuid"] for card in self.state.get("gpus", [])),
+        self.env = environment.variables(
+            self.paths,
+            self.spec,
+            self.state,
+            home=self.workspace.home,
+            resume=resume or "",
+            secrets=secrets,
         )
-        env[processes.MARK] = self.state["token"]
-        return env
-
-    def _argv(self, env: Dict[str, str]) -> List[str]:
-        argv = [str(word) for word in self.spec["argv"]]
-        if argv[0] == "python" and shutil.which("python", path=env.get("PATH")) is None:
-            argv[0] = self._python(env)
-        return argv
-
-    def _python(self, env: Dict[str, str]) -> str:
-        found = shutil.which("python3", path=env.get("PATH"))
-        return str(self.spec.get("python") or found or sys.executable)
+        self.argv = environment.words(self.spec, self.env)
 
     def _start(self) -> None:
         env, argv = self.env, self.argv
@@ -259,7 +227,7 @@ class Attempt:
         for number, fd in enumerate((nothing, out, out)):
             os.dup2(fd, number)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        python = self._python(env)
+        python = environment.python(self.spec, env)
         wrapper = [sys.executable, "-I", "-S", here, "rank"]
         agent = [
             python,
@@ -270,20 +238,20 @@ class Attempt:
         ]
         os.execvpe(python, agent + ["--"] + wrapper + argv, env)
 
-    def _wait(self) -> Optional[str]:
-        """Until the ranks ended by themselves (None), or someone asked for it (why)."""
+    def _wait(self) -> Optional[Dict[str, Any]]:
+        """Until the ranks ended by themselves (None), or there is a cause to stop them."""
         last_list = 0.0
         while True:
             self._reap()
             if self.child_code is not None:
                 return None
-            asked = self._why_stop()
+            asked = self._why_stop() or self.watch.look()
             if asked is not None:
                 return asked
             if time.monotonic() - last_list > PIDS_EVERY_S:
                 last_list = time.monotonic()
                 self._list_processes()
-            if select.select([self.wake_read], [], [], POLL_S)[0]:
+            if select.select([self.wake_read], [], [], self.watch.pause_s(POLL_S))[0]:
                 try:
                     os.read(self.wake_read, 4096)
                 except BlockingIOError:
@@ -336,85 +304,46 @@ class Attempt:
 
     def _record(
         self,
-        asked: Optional[str],
+        asked: Optional[Dict[str, Any]],
         swept: processes.Sweep,
         cards: List[Dict[str, Any]],
         oom_kills: int,
     ) -> Dict[str, Any]:
-        code, failed_rank = self._first_end()
+        code, failed_rank = self.child_code, 0 if self.direct else None
+        if not self.direct:
+            code, failed_rank = evidence.first_end(records.read(self.report), self.child_code)
+        free = evidence.disk_free(self.workspace.root)
         if self.setup_problem is not None and asked is None:
-            full = _disk_free(self.workspace.root) < causes.FULL_BYTES
-            kind = "disk-full" if full else "setup"
+            kind = "disk-full" if free < causes.FULL_BYTES else "setup"
             cause: Optional[Dict[str, Any]] = {"kind": kind, "text": self.setup_problem}
         else:
+            said = self.marks.log_tail(failed_rank) if code else ""
             cause = causes.judge(
                 asked=asked,
                 code=code,
                 rank=failed_rank,
-                fault=self._fault() if code else None,
+                fault=self.marks.fault() if code else None,
                 oom_kills=oom_kills,
-                disk_free=_disk_free(self.workspace.root),
-                absent=self._absent(),
-                front_says=self._front_text(),
+                disk_free=free,
+                absent=evidence.absent_program(self.argv, self.paths.code, self.env.get("PATH")),
+                front_says=evidence.front_text(self.front_log),
+                cuda_oom=evidence.cuda_oom(said),
+                traceback=evidence.last_traceback(said),
             )
         return {
             "format": records.FORMAT,
             "attempt": self.number,
             "cause": cause,
-            "exit": _exit_facts(code, failed_rank),
+            "exit": evidence.exit_facts(code, failed_rank),
             "processes": swept.seen,
             "killed": len(swept.killed),
             "left": sorted(swept.left),
             "gpus": cards,
             "ended_at": time.time(),
+            "ran_s": round(self.watch.ran_s, 3),
+            "step": self.marks.step(),
             "by": "launcher",
         }
-
-    def _first_end(self) -> Tuple[Optional[int], Optional[int]]:
-        """(code, rank) of the first rank that failed; (0, 0): none did; code None: none started."""
-        if self.direct:
-            return self.child_code, 0
-        report = records.read(self.report)
-        if report is None:
-            # the front itself was killed, or it could not start the ranks
-            killed = self.child_code is not None and self.child_code < 0
-            return (self.child_code if killed else None), None
-        failed = [
-            (float(end.get("t", 0)), int(number), int(end["code"]))
-            for number, end in report.items()
-            if end.get("code")
-        ]
-        if not failed:
-            return 0, 0
-        _, number, code = min(failed)
-        return code, number
-
-    def _fault(self) -> Optional[Dict[str, Any]]:
-        for number in range(self.nproc):
-            start = self.progress_from.get(number, 0)
-            fault = progress.last_fault(self.paths.progress(number), start)
-            if fault is not None:
-                return fault
-        return None
-
-    def _absent(self) -> Optional[str]:
-        """The program, when there is none of that name."""
-        name = self.argv[0] if self.argv else ""
-        if os.sep in name:
-            found = os.path.exists(os.path.join(self.paths.code, name))
-        else:
-            found = shutil.which(name, path=self.env.get("PATH")) is not None
-        return None if found else name
-
-    def _front_text(self) -> str:
-        try:
-            with open(self.front_log, "rb") as file:
-                lines = (
-                    file.read()[-FRONT_TEXT_BYTES:].decode("utf-8", "replace").strip().splitlines()
-                )
-        except OSError:
-            return ""
-        return lines[-1] if lines else ""
 
     def _say(self, text: str) -> None:
         """A line of our own in rank 0's log: only about what the job cannot know."""
@@ -450,35 +379,8 @@ def launch(
     os._exit(0)
 
 
-def count_oom_kills() -> int:
-    """Kernel kills for lack of memory: the container's own count, else the host's."""
-    for path in _OOM_COUNTERS:
-        try:
-            with open(path) as file:
-                for line in file:
-                    words = line.split()
-                    if len(words) == 2 and words[0] == "oom_kill":
-                        return int(words[1])
-        except OSError:
-            continue
-    return 0
-
-
-def _exit_facts(code: Optional[int], failed_rank: Optional[int]) -> Dict[str, Any]:
-    if code is None:
-        return {"code": None, "signal": None, "rank": failed_rank}
-    if code < 0:
-        return {"code": None, "signal": -code, "rank": failed_rank}
-    return {"code": code, "signal": None, "rank": failed_rank}
-
-
 def _is_back(used: Optional[int], before: Optional[int]) -> bool:
     return used is None or used <= (before or 0) + MEMORY_TOLERANCE_MIB
-
-
-def _disk_free(path: str) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
 
 
 def _prefer_for_oom() -> None:

@@ -91,6 +91,7 @@ class _Follower:
             rank=self._rank,
             follow=self._follow,
             lines=None if self.began else self._lines,
+            cuts=True,
             **{"from": self._offset},
         )
         for kind, payload in request.frames():
@@ -113,10 +114,18 @@ class _Follower:
                         f"last {self._lines} lines of {_size(size)}; all: --from 0"
                     )
             self.began = True
+        elif "cut" in event:
+            self._on_cut(event["cut"])
         elif event.get("state") == states.QUEUED:
             self._ctx.report.step(f"{self._ref.id}  queued")
         elif "state" in event:
             self._ctx.report.done()
+
+    def _on_cut(self, cut: Any) -> None:
+        """Bytes that are gone for good; a line of the log's own stands before them."""
+        good = isinstance(cut, list) and len(cut) == 2 and all(map(wire.is_number, cut))
+        if good and cut[0] <= self._offset < cut[1]:
+            self._offset = int(cut[1])
 
     def _on_data(self, payload: bytes, host: str) -> None:
         (offset,) = wire.TAIL_HEAD.unpack_from(payload)

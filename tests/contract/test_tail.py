@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -265,6 +266,22 @@ END: Frame = (wire.REP, {"run": {"id": "a-1", "state": "ended"}})
 def test_bytes_that_come_again_are_written_once(hostile: Callable[..., bytes]) -> None:
     frames = [piece(0, b"abc"), piece(1, b"bcd"), piece(0, b"ab"), piece(4, b"e"), END]
     assert hostile(*frames) == b"abcde"
+
+
+def cut(*where: object) -> Frame:
+    return (wire.EVENT, json.dumps({"cut": where}).encode().hex())
+
+
+def test_bytes_that_the_log_limit_took_are_passed_over(hostile: Callable[..., bytes]) -> None:
+    assert hostile(piece(0, b"abc"), cut(3, 10), piece(10, b"k"), END) == b"abck"
+
+
+@pytest.mark.parametrize("where", [(2, 3), (4, 10), (3, "x"), (3,), (), (3, 1e400)])
+def test_a_cut_that_makes_no_sense_hides_no_loss(
+    hostile: Callable[..., bytes], where: tuple[object, ...]
+) -> None:
+    with pytest.raises(WorkerError, match="bytes 3 to 10 of the log did not come"):
+        hostile(piece(0, b"abc"), cut(*where), piece(10, b"k"), END)
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,32 @@ def test_without_torch_too_the_first_failure_ends_the_others(shared_worker: Loca
     assert {"kind": "exit", "rank": 1, "code": 7}.items() <= cause.items()
 
 
+IGNORES_TERM = """
+import os, signal, sys, time
+if os.environ["RANK"] == "0": signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open("up-" + os.environ["RANK"], "w").close()
+while not os.path.exists("up-0"): time.sleep(0.01)
+os.environ["RANK"] == "1" and sys.exit(7)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_when_one_rank_has_failed_the_others_have_the_runs_grace(
+    shared_worker: LocalWorker, with_torch: bool
+) -> None:
+    words = (*TWO, "grace=2s", *(() if with_torch else no_torch(shared_worker)))
+    run = shared_worker.python(IGNORES_TERM, words=words)
+    cause = shared_worker.wait(run, START_S).status.cause
+    assert cause is not None
+    assert {"kind": "exit", "rank": 1, "code": 7}.items() <= cause.items()
+    code = shared_worker.workspace / "code" / run
+    ends = read(shared_worker.run_folder(run) / "attempts/1/ranks.json")
+    assert ends["0"]["code"] == -9
+    assert 1.9 < ends["0"]["t"] - ends["1"]["t"] < 10
+    assert (code / "up-0").exists()
+
+
 def test_a_program_that_is_not_there_is_named_for_several_ranks_too(
     shared_worker: LocalWorker,
 ) -> None:

@@ -334,3 +334,34 @@ def test_signals_reach_the_job_as_if_it_had_been_typed(shared_worker: LocalWorke
     shared_worker.wait(run)
     # Python itself ignores these two
     assert shared_worker.log(run) == b"['SIGPIPE', 'SIGXFSZ']\n"
+
+
+@pytest.mark.parametrize("words", [(), ("nproc=2",)])
+def test_a_card_without_memory_is_named_for_a_job_that_knows_nothing_of_us(
+    shared_worker: LocalWorker, words: tuple[str, ...]
+) -> None:
+    code = """
+import os, time
+class OutOfMemoryError(RuntimeError): __module__ = "torch"
+def step(): raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+if os.environ["RANK"] == "0": step()
+time.sleep(600)
+"""
+    run = shared_worker.python(code, words=(*words, "grace=1s"))
+    cause = shared_worker.wait(run, 60).status.cause
+    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert cause == {
+        "kind": "cuda-oom",
+        "rank": 0,
+        "code": 1,
+        "text": line,
+        "traceback": f'File "<string>", line 4, in step\n{line}',
+    }
+
+
+def test_where_a_program_broke_stands_in_its_cause(shared_worker: LocalWorker) -> None:
+    run = shared_worker.python("def f(): return {}['x']\nf()")
+    cause = shared_worker.wait(run).status.cause
+    assert cause is not None
+    assert (cause["kind"], cause["text"]) == ("exit", "exit 1")
+    assert cause["traceback"] == "File \"<string>\", line 1, in f\nKeyError: 'x'"

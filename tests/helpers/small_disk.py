@@ -12,13 +12,35 @@ import pytest
 
 
 @contextlib.contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[None]:
-    """Mount a file system of `size` (`1m`, `64k`) at `folder`; skips where that is not allowed."""
+def small_disk(folder: Path, size: str, kind: str = "tmpfs") -> Iterator[None]:
+    """Mount a file system of `size` (`1m`, `64k`) at `folder`; skips where that is not allowed.
+
+    kind `ramfs`: one without sparse files, which knows no limit.
+    """
     folder.mkdir(mode=0o700, exist_ok=True)
-    argv = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(folder)]
+    options = f"size={size},mode=0700" if kind == "tmpfs" else "mode=0700"
+    argv = ["mount", "-t", kind, "-o", options, kind, str(folder)]
     if os.geteuid() != 0 or subprocess.run(argv, capture_output=True, check=False).returncode:
         pytest.skip("left out: a small file system: only root can mount one")
     try:
         yield
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
+
+
+def free_bytes(folder: Path) -> int:
+    """Room that is left there."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def fill(folder: Path) -> Path:
+    """A file that takes all the room there is; remove it to make room."""
+    path = folder / "filler"
+    with open(path, "wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    assert free_bytes(folder) == 0
+    return path

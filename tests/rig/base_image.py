@@ -25,7 +25,9 @@ SUITE = "bookworm"
 PYTHON = "3.11"  # bookworm's
 PACKAGES = ["ca-certificates", "openssh-server", "procps", "python3", "python3-pip", "rsync"]
 PACKAGES.append("tini")
-WHEELS = ["torch==2.13.0", "numpy", "gymnasium", "tensorboard", "supervisor"]
+WHEELS = ["torch==2.13.0", "numpy", "gymnasium", "tensorboard", "supervisor", "py-spy"]
+PROGRAMS = ["py-spy"]
+"""What a wheel brings as a program of its own, not as a module."""
 SCRIPTS = {
     "supervisord": "supervisor.supervisord",
     "supervisorctl": "supervisor.supervisorctl",
@@ -44,7 +46,7 @@ Say = Callable[[str], None]
 
 def image_tar(cache: Path) -> Path:
     """Where the image's root file system lies, or would lie."""
-    inputs = [RECIPE, SUITE, PACKAGES, WHEELS, SCRIPTS, WARM]
+    inputs = [RECIPE, SUITE, PACKAGES, WHEELS, SCRIPTS, PROGRAMS, WARM]
     return cache / f"base-{hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]}.tar"
 
 
@@ -104,12 +106,16 @@ def _build(work: Path, cache: Path, tar: Path, say: Say) -> None:
             wheels.wait()
     if wheels.returncode != 0:
         raise RigError(f"pip could not fetch the base image's packages:\n{said[-2000:]}")
+    commands = root / "usr/local/bin"
+    commands.mkdir(parents=True, exist_ok=True)
+    for name in PROGRAMS:
+        shutil.copy2(site / "bin" / name, commands / name)
     _strip(root, site)
     packages = root / f"usr/local/lib/python{PYTHON}/dist-packages"
     packages.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(packages, ignore_errors=True)
     site.rename(packages)
-    _write_scripts(root / "usr/local/bin")
+    _write_scripts(commands)
     say("compiling what jobs import")
     run(["chroot", root, "/usr/bin/python3", "-c", WARM], limit_s=LIMIT_S)
     say("packing")

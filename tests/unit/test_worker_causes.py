@@ -28,8 +28,9 @@ def test_a_good_end_has_no_cause() -> None:
 
 @pytest.mark.parametrize("asked", ["cancelled", "shutdown"])
 def test_what_was_asked_for_is_the_cause_whatever_the_code(asked: str) -> None:
-    assert judge(asked=asked, code=-15)["kind"] == asked
-    assert judge(asked=asked, code=0)["kind"] == asked
+    cause = causes.plain(asked)
+    assert judge(asked=cause, code=-15) == cause
+    assert judge(asked=cause, code=0) == cause
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,8 @@ def test_what_was_asked_for_is_the_cause_whatever_the_code(asked: str) -> None:
         ({"code": 1, "oom_kills": 2}, "oom", "out of memory"),
         ({"code": 137, "oom_kills": 1}, "oom", "out of memory"),
         ({"code": 2, "oom_kills": 1}, "exit", "exit 2"),
+        ({"code": 1, "cuda_oom": "CUDA out of memory. Tried"}, "cuda-oom", "Tried"),
+        ({"code": 3, "cuda_oom": "CUDA out of memory. Tried"}, "exit", "exit 3"),
         ({"code": -11, "oom_kills": 1}, "signal", "SIGSEGV"),
         ({"code": 1, "disk_free": 0}, "disk-full", "disk is full"),
         ({"code": 127}, "exit", "exit 127"),
@@ -84,4 +87,57 @@ def test_every_cause_from_outside_has_a_text() -> None:
         "kind": "cancelled",
         "text": "cancelled",
         "more": 1,
+    }
+
+
+def test_where_it_broke_stands_beside_what_broke() -> None:
+    cause = judge(code=1, rank=0, traceback='File "a.py", line 3, in f\nValueError: x')
+    assert cause["kind"] == "exit"
+    assert cause["traceback"] == 'File "a.py", line 3, in f\nValueError: x'
+    assert "traceback" not in judge(code=1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0s"),
+        (45, "45s"),
+        (59.9, "59s"),
+        (60, "1m"),
+        (90, "1m30s"),
+        (31 * 60, "31m"),
+        (43200, "12h"),
+        (5400, "1h30m"),
+        (3605, "1h"),
+        (86400 * 2 + 5, "2d"),
+        (86400 + 3661, "1d1h"),
+    ],
+)
+def test_a_span_is_written_as_one_types_it(seconds: float, text: str) -> None:
+    assert causes.span(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(812, "812 B"), (10**10, "10 GB"), (1_500_000, "1.5 MB"), (5 * 10**12, "5 TB")],
+)
+def test_sizes(count: int, text: str) -> None:
+    assert causes.size(count) == text
+
+
+def test_what_the_launcher_itself_stops_for() -> None:
+    assert causes.time_limit(43200) == {
+        "kind": "time-limit",
+        "text": "ran for 12h, its time limit",
+    }
+    told = causes.reserve_reached(10**10)
+    assert told["kind"] == "disk-full"
+    assert told["text"].startswith("less than 10 GB free, the host's reserve; ")
+    stuck = causes.stuck(1860, 7, by_steps=True, final=False)
+    assert stuck == {"kind": "stuck", "text": "no step for 31m", "step": 7}
+    assert causes.stuck(60, None, by_steps=False, final=True) == {
+        "kind": "stuck",
+        "text": "no output for 1m",
+        "step": None,
+        "final": True,
     }

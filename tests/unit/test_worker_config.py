@@ -37,3 +37,11 @@ def test_the_record_that_is_named_comes_before_the_workspaces_own(
     assert found.slots == config.cpu_count()
     assert found.env == {"HTTP_PROXY": "secret"}
     assert "env" not in found.facts
+
+
+@pytest.mark.parametrize(("said", "kept"), [(10**10, 10**10), (0, 0), (-1, 0), ("10g", 0)])
+def test_a_reserve_is_a_number_of_bytes(tmp_path: Path, said: object, kept: int) -> None:
+    workspace = Workspace(str(tmp_path))
+    workspace.make()
+    records.write(workspace.config, {"disk_reserve": said})
+    assert config.read(workspace).disk_reserve == kept

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
+import logcap
 import paths as paths_module
 import plain
 import view
@@ -23,7 +24,8 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     """{"run", "rank", "from"?: byte, "lines"?: n, "follow"} → DATA frames, each its offset first.
 
     EVENT {"start", "size"} comes first; {"state", "reason"} whenever the run's state changes. The
-    reply holds the offset reached and the run's status.
+    reply holds the offset reached and the run's status. "cuts" in the request: EVENT {"cut": [from,
+    to]} stands for bytes that its log limit took; without it they come as NUL bytes.
     """
     paths = call.run(request.get("run"))
     rank = whole(request, "rank", 0)
@@ -39,7 +41,8 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     if start < 0:
         raise Refused("bad-request", "a log has no byte %d" % start)
     call.event(start=start, size=size)
-    offset = _stream(call, paths, path, start, bool(request.get("follow", True)))
+    cuts = bool(request.get("cuts")) and bool(pair and pair[0].get("log_limit_bytes"))
+    offset = _stream(call, paths, path, start, bool(request.get("follow", True)), cuts)
     pair = view.read_pair(paths)
     status = None
     if pair is not None:
@@ -53,26 +56,29 @@ def last_lines(path: str, size: int, count: int) -> int:
     if count <= 0 or size == 0:
         return size
     with open(plain.open_file(path), "rb", buffering=0) as file:
-        position, missing = size, count
-        while position > 0:
-            begin = max(0, position - BLOCK)
-            file.seek(begin)
-            block = file.read(position - begin)
-            if position == size and block.endswith(b"\n"):
-                missing += 1
-            index = len(block)
-            while True:
-                index = block.rfind(b"\n", 0, index)
-                if index < 0:
-                    break
-                missing -= 1
-                if missing == 0:
-                    return begin + index + 1
-            position = begin
+        missing = count
+        # a hole holds no lines, and may be larger than what is left
+        for begin, end in reversed(list(logcap.data_ranges(file.fileno(), 0, size))):
+            position = end
+            while position > begin:
+                start = max(begin, position - BLOCK)
+                file.seek(start)
+                block = file.read(position - start)
+                if position == size and block.endswith(b"\n"):
+                    missing += 1
+                index = len(block)
+                while True:
+                    index = block.rfind(b"\n", 0, index)
+                    if index < 0:
+                        break
+                    missing -= 1
+                    if missing == 0:
+                        return start + index + 1
+                position = start
     return 0
 
 
-def _stream(call: Call, paths: RunPaths, path: str, offset: int, follow: bool) -> int:
+def _stream(call: Call, paths: RunPaths, path: str, offset: int, follow: bool, cuts: bool) -> int:
     fd: Optional[int] = None
     told: Any = None
     look_at = 0.0
@@ -80,7 +86,10 @@ def _stream(call: Call, paths: RunPaths, path: str, offset: int, follow: bool) -
         while True:
             if fd is None:
                 fd = _open(path)
-            block = os.pread(fd, wire.CHUNK, offset) if fd is not None else b""
+            begin, block = _read(fd, offset, cuts)
+            if begin > offset:
+                call.event(cut=[offset, begin])
+                offset = begin
             if block:
                 call.data(wire.TAIL_HEAD.pack(offset) + block)
                 offset += len(block)
@@ -99,8 +108,7 @@ def _stream(call: Call, paths: RunPaths, path: str, offset: int, follow: bool) -
                     # the end was written after the last byte: one more look finds them all
                     if fd is None:
                         fd = _open(path)
-                    rest = os.pread(fd, wire.CHUNK, offset) if fd is not None else b""
-                    if not rest:
+                    if not _read(fd, offset, cuts)[1]:
                         return offset
                     continue
                 call.keep_up()
@@ -108,6 +116,23 @@ def _stream(call: Call, paths: RunPaths, path: str, offset: int, follow: bool) -
     finally:
         if fd is not None:
             os.close(fd)
+
+
+def _read(fd: Optional[int], offset: int, cuts: bool) -> Tuple[int, bytes]:
+    """(where it begins, bytes) of the log from an offset on, behind a cut where one lies there."""
+    while fd is not None:
+        begin, end = offset, offset + wire.CHUNK
+        if cuts:
+            size = os.fstat(fd).st_size
+            begin, end = next(logcap.data_ranges(fd, offset, size), (offset, end))
+        block = os.pread(fd, min(wire.CHUNK, end - begin), begin)
+        if not cuts or not block:
+            return begin, block
+        # it may have been cut while it was read
+        whole = (begin, begin + len(block))
+        if next(logcap.data_ranges(fd, *whole), whole) == whole:
+            return begin, block
+    return offset, b""
 
 
 def _open(path: str) -> Optional[int]:
