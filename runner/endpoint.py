@@ -351,6 +351,7 @@ def local_record(host: Host) -> dict[str, Any]:
         "version": __version__,
         "gpus": list(host.gpus) if isinstance(host.gpus, tuple) else host.gpus,
         "slots": host.slots,
+        "disk_reserve": host.disk_reserve_bytes,
         "env": dict(host.env),
     }
 
@@ -380,8 +381,12 @@ def read_rows(data: bytes, host: str) -> list[Any]:
 
 _REFUSALS: dict[str, type[RunnerError]] = {
     "unknown-run": NotFound,
+    "no-checkpoint": NotFound,
+    "no-code": NotFound,
     "no-gpu": SpecError,
     "bad-rank": SpecError,
+    "no-secret": SpecError,
+    "wrong-image": SpecError,
     "conflict": Conflict,
     "wrong-state": WrongState,
     "corrupt": IntegrityError,

@@ -132,6 +132,7 @@ def _parse_local(fields: Fields, path: Path) -> Host:
         runtime="local",
         gpus=_gpus(fields),
         slots=fields.integer("slots", None, least=1),
+        disk_reserve_bytes=fields.size("disk_reserve", 0) or 0,
         env=_env(fields),
         source=path,
     )
@@ -140,7 +141,7 @@ def _parse_local(fields: Fields, path: Path) -> Host:
 
 
 def _parse_host(name: str, fields: Fields, path: Path) -> Host:
-    fields.later("disk_reserve", "data")
+    fields.later("data")
     runtime = fields.one_of("runtime", Host.runtime, ("docker",), later=("venv", "slurm"))
     ssh = fields.text("ssh", rule=_NO_SPACES)
     if "ssh" not in fields:
@@ -159,6 +160,7 @@ def _parse_host(name: str, fields: Fields, path: Path) -> Host:
         workspace=_workspace(fields),
         gpus=_gpus(fields),
         slots=fields.integer("slots", None, least=1),
+        disk_reserve_bytes=fields.size("disk_reserve", 0) or 0,
         transport=fields.one_of("transport", Host.transport, ("auto", "fabric", "openssh")),
         limits=Limits(
             shm_bytes=limits.size("shm", Limits.shm_bytes) or Limits.shm_bytes,

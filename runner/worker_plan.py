@@ -263,6 +263,7 @@ def _record(host: Host, pin: ImagePin, facts: HostFacts, worker: str) -> dict[st
         },
         "gpus": gpus,
         "slots": host.slots,
+        "disk_reserve": host.disk_reserve_bytes,
         "env": dict(host.env),
     }
 

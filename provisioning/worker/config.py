@@ -19,6 +19,8 @@ class Config:
     image: Optional[str] = None
     gpus: Any = "all"
     slots: int = 1
+    disk_reserve: int = 0
+    """Bytes that stay free on the workspace's disk: below it nothing starts, what runs stops."""
     env: Dict[str, str] = field(default_factory=dict)
     facts: Dict[str, Any] = field(default_factory=dict)
     """The rest of the record, for `version`."""
@@ -28,13 +30,14 @@ def read(workspace: Workspace) -> Config:
     """The record that RUNNER_WORKER_CONFIG names, else the workspace's own, else plain defaults."""
     body = records.read(os.environ.get("RUNNER_WORKER_CONFIG") or workspace.config) or {}
     image = body.get("image")
-    slots = body.get("slots")
+    slots, reserve = body.get("slots"), body.get("disk_reserve")
     return Config(
         worker=str(body.get("worker", "w-unknown")),
         runtime=str(body.get("runtime", "local")),
         image=image.get("pin") if isinstance(image, dict) else image,
         gpus=body.get("gpus", "all"),
         slots=slots if isinstance(slots, int) and slots > 0 else cpu_count(),
+        disk_reserve=reserve if isinstance(reserve, int) and reserve > 0 else 0,
         env={str(k): str(v) for k, v in (body.get("env") or {}).items()},
         facts={k: v for k, v in body.items() if k != "env"},
     )

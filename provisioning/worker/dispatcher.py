@@ -17,19 +17,22 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Optional, Set, Tuple
 
-import causes
+import board
+import book
+import burying
+import cards
 import checkpoints
 import config
-import gpus
 import launcher
 import leases
 import processes
-import progress
 import queueing
 import records
-import supervisor
+import repeats
+import resumes
+import tenure
 import wakeup
 from paths import RunPaths, Workspace
 
@@ -38,41 +41,35 @@ from runner.states import ENDED, LIVE, QUEUED, RUNNING, STARTING, STOPPING
 
 TICK_S = 1.0
 SOON_S = 0.003
-IDLE_END_S = 600.0
-GPU_FRESH_S = 1.0
-GPU_CACHE_S = 30.0
-LOST_GRACE_S = 5.0
-LOST_LOOKS = 3
-LOCK_WAIT_S = 5.0
 FULL_WAIT_S = 0.2
-AT_ONCE = 2
 GOING_S = 1.0
 _LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+
+Table = Dict[str, Any]
 
 
 class Dispatcher:
     """One per worker: a second one leaves at once."""
 
-    def __init__(self, workspace: Workspace, lease_folder: str, lock: int, parent: int) -> None:
+    def __init__(
+        self, workspace: Workspace, lease_folder: str, known: config.Config, hold: tenure.Tenure
+    ) -> None:
         self.workspace = workspace
         self.lease_folder = lease_folder
-        self.lock: Optional[int] = lock
-        self.parent = parent
-        self.config = config.read(workspace)
-        self.specs: Dict[str, Dict[str, Any]] = {}
-        self.states: Dict[str, Dict[str, Any]] = {}
-        self.waiting: Dict[str, queueing.Waiting] = {}
+        self.config = known
+        self.hold = hold
+        self.book = book.Book(workspace)
+        self.queue = queueing.Queue()
+        self.board = board.Board(workspace)
+        who = {"id": known.worker, "runtime": known.runtime, "image": known.image}
+        self.cards = cards.Cards(workspace, lease_folder, known.gpus, worker=who)
         self.live: Set[str] = set()
         self.again: Set[str] = set()
         self.seen: Set[str] = set()
         self.seen_at = 0
         self.closing = False
         self.leaving = False
-        self.idle_since = time.monotonic()
         self.last_tick = 0.0
-        self.query: Optional[gpus.Query] = None
-        self.query_began = self.cards_at = -GPU_CACHE_S
-        self.cards: List[Dict[str, Any]] = []
         try:
             os.mkfifo(workspace.wake, 0o600)
         except FileExistsError:
@@ -93,17 +90,18 @@ class Dispatcher:
             if time.monotonic() - self.last_tick >= TICK_S:
                 self.last_tick = time.monotonic()
                 self._tick()
-            self._take_cards()
+            self.cards.take()
             if self.leaving or (self.closing and not self.live):
                 return
             if not self.closing:
                 self._schedule()
-                if self._may_end():
+                if self.hold.may_end(not (self.live or len(self.queue) or self.again)):
                     return
             self._sleep(SOON_S if self.again else TICK_S)
 
     def _sleep(self, longest_s: float) -> None:
-        sources = [self.fifo] + ([self.query.fileno()] if self.query is not None else [])
+        asked = self.cards.fileno()
+        sources = [self.fifo] if asked is None else [self.fifo, asked]
         if self.fifo in select.select(sources, [], [], longest_s)[0]:
             try:
                 os.read(self.fifo, 65536)
@@ -120,15 +118,14 @@ class Dispatcher:
             pass
 
     def _tick(self) -> None:
-        if os.getppid() != self.parent:
-            self._on_orphaned()
+        if self.hold.is_orphaned() and self.hold.make_room():
+            self.leaving = True
         self._look_for_new()
         for run in sorted(self.live):
             self._look(run)
             if self.closing and run in self.live:
                 self._signal_launcher(run)
-        if time.monotonic() - self.cards_at > GPU_CACHE_S:
-            self._ask_gpus()
+        self.cards.ask(cards.CACHE_S)
 
     def _look_for_new(self) -> None:
         """Runs that nobody told us of: a client can be killed just before it does."""
@@ -139,44 +136,9 @@ class Dispatcher:
         names = {name for name in os.listdir(self.workspace.runs) if not name.startswith(".")}
         for name in sorted(names - self.seen):
             self._look(name)
+        for name in self.seen - names:
+            self.queue.discard(name)  # deleted by hand
         self.seen = names
-
-    def _may_end(self) -> bool:
-        """An idle `local` worker goes; the next contact starts one."""
-        if self.live or self.waiting or self.again or self.config.runtime != "local":
-            self.idle_since = time.monotonic()
-            return False
-        limit = float(os.environ.get("RUNNER_IDLE_END_S") or IDLE_END_S)
-        if time.monotonic() - self.idle_since < limit:
-            return False
-        starting = records.try_lock(self.workspace.start_lock)
-        if starting is None:
-            return False
-        # not up from here on: who makes a run and then sees us up has made it before the next look
-        assert self.lock is not None
-        os.close(self.lock)
-        if not os.listdir(self.workspace.inbox):
-            # start.lock is held to our end: the next starter sees supervisord go, too
-            self._end_supervisor()
-            return True
-        self.lock = records.wait_lock(self.workspace.dispatcher_lock, LOCK_WAIT_S)
-        os.close(starting)
-        return self.lock is None
-
-    def _on_orphaned(self) -> None:
-        """supervisord was killed: make room for the dispatcher of the next one."""
-        if self.config.runtime == "local":
-            starting = records.try_lock(self.workspace.start_lock)
-            if starting is None:
-                return
-            # held to our end, so that nobody starts a third one meanwhile
-            python = str(self.config.facts.get("python") or sys.executable)
-            supervisor.start_detached(self.workspace, python)
-        self.leaving = True
-
-    def _end_supervisor(self) -> None:
-        if os.getppid() == self.parent:
-            os.kill(self.parent, signal.SIGTERM)
 
     # -- one run ------------------------------------------------------------------------------
 
@@ -191,84 +153,79 @@ class Dispatcher:
                 time.sleep(FULL_WAIT_S)
 
     def _look_at(self, paths: RunPaths) -> None:
-        run = paths.id
-        self.seen.add(run)
-        spec = self.specs.get(run) or records.read(paths.spec)
-        if not spec:
+        self.seen.add(paths.id)
+        found = self.book.read(paths.id)
+        if found is None:
+            self.queue.discard(paths.id)
             return
-        self.specs[run] = spec
-        state = self.states.get(run) or records.read(paths.state)
-        if state is None:
-            state = self._new_state(spec)
-            records.make_spare(paths.state)  # its end must be written on a full disk, too
-            self._put(run, state)
-        self.states[run] = state
-        if state["state"] == QUEUED:
-            if os.path.exists(paths.cancel):
-                self._end(run, {"kind": "cancelled", "text": "cancelled while it waited"})
-                return
-            self.waiting[run] = queueing.Waiting(
-                run,
-                float(spec.get("accepted_at", 0)),
-                int(spec.get("gpus", 0)),
-                float(state.get("not_before", 0)),
-            )
-        elif state["state"] in LIVE:
-            self.live.add(run)
+        spec, state = found
+        if state["state"] in LIVE:
+            self._watch(paths, spec, state)
             self._check(paths, spec, state)
-        else:
-            self._forget(run)
+            return
+        if state["state"] == ENDED:
+            if not resumes.is_pending(paths, state):
+                self._forget(paths.id)
+                return
+            self.book.resume(paths, spec, state)
+        self._wait(paths, spec, state)
 
-    def _new_state(self, spec: Dict[str, Any]) -> Dict[str, Any]:
-        return {
-            "format": records.FORMAT,
-            "state": QUEUED,
-            "outcome": None,
-            "cause": None,
-            "attempt": 0,
-            "submitted_at": spec.get("accepted_at"),
-            "started_at": None,
-            "ended_at": None,
-            "outside": 0,
-        }
+    def _watch(self, paths: RunPaths, spec: Table, state: Table) -> None:
+        self.queue.discard(paths.id)
+        self.live.add(paths.id)
+        self.book.remember(spec, state)
 
-    def _put(self, run: str, record: Dict[str, Any], **changes: Any) -> None:
-        """Write a run's state; what is not a step of the state machine is a bug of ours."""
-        before = record["state"]
-        after = changes.get("state", before)
-        if not states.may_follow(before, after):
-            raise ValueError("%s: %s cannot become %s" % (run, before, after))
-        paths = self.workspace.run(run)
-        # on disk first: when that fails, what is remembered is still what is there
-        written = dict(record, **changes, updated_at=time.time())
-        records.write(paths.state, written, spare=after == ENDED)
-        record.update(written)
-        records.append_line(
-            paths.events,
-            {"event": record["state"], "attempt": record["attempt"], "cause": record.get("cause")},
+    def _wait(self, paths: RunPaths, spec: Table, state: Table) -> None:
+        """A queued run: cancelled, skipped, or in its line."""
+        self.live.discard(paths.id)
+        if os.path.exists(paths.cancel):
+            text = "cancelled while it waited"
+            self._end(spec, state, {"kind": "cancelled", "text": text})
+            return
+        after = tuple(str(run) for run in spec.get("after") or ())
+        unmet = [run for run in after if self._outcome(run) != states.DONE]
+        for run in unmet:
+            outcome = self._outcome(run)
+            if outcome is not None:
+                text = "%s, which it waited for, is %s" % (run, outcome)
+                cause = {"kind": "dependency", "text": text, "run": run, "outcome": outcome}
+                self._end(spec, state, cause)
+                return
+        item = queueing.Waiting(
+            paths.id,
+            float(spec.get("accepted_at", 0)),
+            int(spec.get("gpus", 0)),
+            float(state.get("not_before") or 0),
+            int(spec.get("priority") or 0),
         )
+        self.queue.add(item, tuple(unmet))
 
-    def _put_if_room(self, run: str, record: Dict[str, Any], **changes: Any) -> None:
-        """The same for a step that people like to see but nothing hangs on."""
+    def _outcome(self, run: str) -> Optional[str]:
+        """How a run ended that another waits for; `gone` when it is not here, None before."""
         try:
-            self._put(run, record, **changes)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
+            paths = self.workspace.run(run)
+        except ValueError:
+            return "gone"
+        state = records.read(paths.state)
+        if state is None:
+            return None if os.path.exists(paths.spec) else "gone"
+        if state["state"] != ENDED or resumes.is_pending(paths, state):
+            return None
+        return str(state.get("outcome"))
 
-    def _check(self, paths: RunPaths, spec: Dict[str, Any], state: Dict[str, Any]) -> None:
+    def _check(self, paths: RunPaths, spec: Table, state: Table) -> None:
         """A live run: is it up, was it asked to stop, is its attempt over or its launcher gone?"""
-        run = paths.id
         folder = paths.attempt(int(state["attempt"]))
         ended = records.read(os.path.join(folder, "exit.json"))
         if ended is None:
             born = records.read(os.path.join(folder, "proc.json"))
             if os.path.exists(paths.cancel):
-                self._signal_launcher(run)
+                self._signal_launcher(paths.id)
                 if state["state"] in (STARTING, RUNNING):
-                    self._put_if_room(run, state, state=STOPPING)
+                    self.book.put_if_room(spec, state, state=STOPPING)
             elif born and state["state"] == STARTING:
-                self._put_if_room(run, state, state=RUNNING, started_at=born["started_at"])
+                started = born["started_at"]
+                self.book.put_if_room(spec, state, state=RUNNING, started_at=started)
             lock = records.try_lock(paths.lock)
             if lock is None:
                 return
@@ -276,129 +233,54 @@ class Dispatcher:
                 # nobody runs it: decide under its own lock, after one more look
                 ended = records.read(os.path.join(folder, "exit.json"))
                 if ended is None:
-                    ended = self._bury(spec, state, folder, born)
+                    ended = self._bury(paths, spec, state, lock)
             finally:
                 os.close(lock)
-        self._after(run, spec, state, ended)
+        if ended is not None:
+            self._after(paths, spec, state, ended)
 
-    def _bury(
-        self,
-        spec: Dict[str, Any],
-        state: Dict[str, Any],
-        folder: str,
-        born: Optional[Dict[str, Any]],
-    ) -> Dict[str, Any]:
-        """End what a vanished launcher left, and write the end it could not write."""
-        kind = lost_kind(born)
-        swept = processes.Sweep()
-        if born:
-            known = records.read(os.path.join(folder, "pids.json")) or {}
-            member = processes.Membership(
-                born["mark"], born.get("limit"), born.get("leases", ()), [os.getpid()]
-            )
+    def _bury(self, paths: RunPaths, spec: Table, state: Table, lock: int) -> Optional[Table]:
+        """The end of an attempt whose launcher vanished; None while another process makes it."""
+        born = records.read(os.path.join(paths.attempt(int(state["attempt"])), "proc.json"))
+        kind = burying.lost_kind(born)
+        if born is None or kind != "launcher-lost":
+            return burying.bury(paths, state, kind)
+        self._fork(lambda: burying.sweep_and_bury(self.workspace, spec, state, born))
+        return None
 
-            def find() -> Set[int]:
-                roots = [
-                    int(pid) for pid, start in known.items() if processes.is_same(int(pid), start)
-                ]
-                return processes.living(set(roots)) | member.find(roots)
-
-            if kind == "launcher-lost":
-                grace = min(float(spec.get("grace_s", LOST_GRACE_S)), LOST_GRACE_S)
-                # TERM comes once: the launcher may have sent it before it was killed
-                asked = os.path.exists(os.path.join(folder, "stop"))
-                swept = processes.sweep(
-                    find, lambda: grace, ask=lambda pid: not asked, looks=LOST_LOOKS
-                )
-        cancelled = os.path.exists(self.workspace.run(spec["id"]).cancel)
-        record = {
-            "format": records.FORMAT,
-            "attempt": state["attempt"],
-            "cause": causes.plain("cancelled" if cancelled else kind),
-            "exit": {"code": None, "signal": None, "rank": None},
-            "processes": swept.seen,
-            "killed": len(swept.killed),
-            "left": sorted(swept.left),
-            "gpus": [],
-            "ended_at": time.time(),
-            "by": "dispatcher",
-        }
-        os.makedirs(folder, exist_ok=True)
-        records.write(os.path.join(folder, "exit.json"), record)
-        return record
-
-    def _after(
-        self, run: str, spec: Dict[str, Any], state: Dict[str, Any], ended: Dict[str, Any]
-    ) -> None:
+    def _after(self, paths: RunPaths, spec: Table, state: Table, ended: Table) -> None:
         """An attempt is over: the run ends, or waits for the next one."""
-        cause = ended.get("cause")
-        facts = {"exit": ended.get("exit"), "started_at": self._started_at(run, state)}
-        kind = cause["kind"] if cause else None
-        cancelled = os.path.exists(self.workspace.run(run).cancel)
-        if kind in states.FROM_OUTSIDE and cancelled:
-            cause = causes.plain("cancelled")
-        elif kind in states.FROM_OUTSIDE:
-            again, newest = self._outside_count(run, state)
-            if again <= states.OUTSIDE_LIMIT:
-                facts.update(
-                    outside=again, outside_checkpoint=newest, not_before=_not_before(again)
-                )
-                self._put(run, state, state=QUEUED, cause=cause, gpus=[], **facts)
-                self.live.discard(run)
-                self._look(run)
-                return
-        self._end(run, cause, ended_at=ended.get("ended_at"), **facts)
-
-    def _started_at(self, run: str, state: Dict[str, Any]) -> Optional[float]:
-        """When the attempt began; a short one is over before we see it run."""
-        folder = self.workspace.run(run).attempt(int(state["attempt"]))
-        born = records.read(os.path.join(folder, "proc.json")) or {}
-        return born.get("started_at") or state.get("started_at")
-
-    def _outside_count(self, run: str, state: Dict[str, Any]) -> Tuple[int, Optional[str]]:
-        """(how often in a row it was repeated without a new checkpoint, the newest checkpoint)."""
-        names = checkpoints.names(self.workspace.run(run).checkpoints)
-        newest = names[-1] if names else None
-        fresh = newest is not None and newest != state.get("outside_checkpoint")
-        return (1 if fresh else int(state.get("outside", 0)) + 1), newest
-
-    def _end(
-        self,
-        run: str,
-        cause: Optional[Dict[str, Any]],
-        ended_at: Optional[float] = None,
-        **facts: Any,
-    ) -> None:
-        state = self.states[run]
-        outcome = states.DONE
-        if cause is not None:
-            cancelled = cause["kind"] == "cancelled"
-            outcome = states.CANCELLED if cancelled else states.FAILED
-        paths = self.workspace.run(run)
-        self._put(
-            run,
-            state,
-            state=ENDED,
-            outcome=outcome,
-            cause=cause,
-            ended_at=ended_at or time.time(),
-            final=progress.last(paths.progress(0)),
-            **facts,
+        names = checkpoints.names(paths.checkpoints)
+        following = repeats.after_end(
+            spec=spec,
+            state=state,
+            ended=ended,
+            newest=names[-1] if names else None,
+            cancelled=os.path.exists(paths.cancel),
+            now=time.time(),
         )
-        records.drop_spare(paths.state)
-        self._forget(run)
+        following.update(exit=ended.get("exit"), started_at=book.started_at(paths, state))
+        if following["state"] == ENDED:
+            self._end(spec, state, ended_at=ended.get("ended_at"), **following)
+            return
+        self.book.put(spec, state, gpus=[], **following)
+        self._wait(paths, spec, state)
+
+    def _end(self, spec: Table, record: Table, cause: Optional[Table], **facts: Any) -> None:
+        self.book.end(spec, record, cause, **facts)
+        self._forget(spec["id"])
 
     def _forget(self, run: str) -> None:
-        self.waiting.pop(run, None)
+        self.queue.discard(run)
         self.live.discard(run)
-        self.specs.pop(run, None)
-        self.states.pop(run, None)
+        # those that waited for it are looked at next
+        self.again.update(self.queue.waiters(run))
 
     def _signal_launcher(self, run: str) -> None:
-        state = self.states.get(run)
-        if not state:
+        found = self.book.read(run)
+        if found is None:
             return
-        folder = self.workspace.run(run).attempt(int(state["attempt"]))
+        folder = self.workspace.run(run).attempt(int(found[1]["attempt"]))
         born = records.read(os.path.join(folder, "proc.json"))
         if born and processes.is_alive(born["launcher"]):
             for number in (signal.SIGTERM, signal.SIGCONT):
@@ -408,85 +290,109 @@ class Dispatcher:
     # -- starting -----------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Start what is due: GPU runs never overtake each other, CPU runs have their own line."""
-        blocked = {True: False, False: False}
-        for item in queueing.candidates(self.waiting.values(), time.time()):
-            if all(blocked.values()):
-                return
-            of_gpus = bool(item.gpus)
-            if blocked[of_gpus]:
-                continue
+        """Start what is due, line by line, until the first that has to wait holds up the others."""
+        kept = self._kept_back()
+        heads: Dict[str, Optional[Table]] = {}
+        for line in queueing.LINES:
+            heads[line] = kept or self._start_due(line)
+        self.board.show(self.queue, heads)
+
+    def _kept_back(self) -> Optional[Table]:
+        """Why nothing at all may start, if that is so."""
+        if not len(self.queue):
+            return None
+        try:
+            return {"kind": "drained", "since_at": os.stat(self.workspace.drained).st_mtime}
+        except OSError:
+            pass
+        reserve = self.config.disk_reserve
+        if reserve:
+            found = os.statvfs(self.workspace.root)
+            free = found.f_bavail * found.f_frsize
+            if free < reserve:
+                # rounded, so that what is told does not change with every byte
+                rounded = free // 10**8 * 10**8
+                return {"kind": "disk", "free_bytes": rounded, "reserve_bytes": reserve}
+        return None
+
+    def _start_due(self, line: str) -> Optional[Table]:
+        """Start a line's runs; why the first that could not start waits."""
+        first: Optional[Table] = None
+        for item in self.queue.due(line, time.time()):
             if records.is_locked(self.workspace.run(item.run).lock):
                 # its last launcher is just going, and holds up nobody else
-                if time.time() - float(self.states[item.run].get("updated_at", 0)) < GOING_S:
-                    self.again.add(item.run)
+                self._look_soon(item.run)
                 continue
-            blocked[of_gpus] = not self._start(item)
+            why = self._start(item)
+            if why is None:
+                continue
+            first = first or why
+            if not why.get("passable"):
+                break
+        return first
 
-    def _start(self, item: queueing.Waiting) -> bool:
-        """Claim, write `starting`, fork a launcher. False when it has to wait."""
-        run = item.run
-        state = self.states[run]
+    def _look_soon(self, run: str) -> None:
+        found = self.book.read(run)
+        if found is not None and time.time() - float(found[1].get("updated_at", 0)) < GOING_S:
+            self.again.add(run)
+
+    def _start(self, item: queueing.Waiting) -> Optional[Table]:
+        """Claim, write `starting`, fork a launcher. Why it has to wait, or None."""
+        paths = self.workspace.run(item.run)
+        found = self.book.read(item.run)
+        if found is None or found[1]["state"] != QUEUED:
+            self.queue.discard(item.run)
+            self.again.add(item.run)
+            return None
+        spec, state = found
         number = int(state["attempt"]) + 1
-        token = "%s.%d.%016x" % (run, number, random.SystemRandom().getrandbits(64))
-        got = self._claim(item, token)
-        if got is None:
-            return False
+        token = "%s.%d.%016x" % (item.run, number, random.SystemRandom().getrandbits(64))
+        got, why = self._claim(item, token)
+        if why is not None:
+            return why
         held = list(got.values())
         try:
-            lock = records.try_lock(self.workspace.run(run).lock)
+            lock = records.try_lock(paths.lock)
             if lock is None:
-                return False
+                self.again.add(item.run)
+                return {"kind": "order", "passable": True}
             held.append(lock)
-            cards = [card for card in self.cards if self._gpu_path(card) in got]
-            self._put(
-                run, state, state=STARTING, attempt=number, token=token, gpus=cards, exit=None
+            given = self.cards.given(got)
+            self.book.put(
+                spec, state, state=STARTING, attempt=number, token=token, gpus=given, exit=None
             )
-            del self.waiting[run]
-            self.live.add(run)
-            self._fork(self.specs[run], state, got)
+            self._watch(paths, spec, state)
+            launched = resumes.effective(paths, spec, state)
+            self._fork(lambda: launcher.launch(self.workspace, launched, state, got))
         except OSError as error:
-            print("%s: cannot be started: %s" % (run, error), file=sys.stderr, flush=True)
-            return False
+            print("%s: cannot be started: %s" % (item.run, error), file=sys.stderr, flush=True)
+            return {"kind": "error", "why": str(error)}
         finally:
             # the launcher's copies hold lock and leases from here on
             for fd in held:
                 os.close(fd)
-        return True
+        return None
 
-    def _claim(self, item: queueing.Waiting, token: str) -> Optional[Dict[str, int]]:
-        if not item.gpus:
-            slots = leases.slot_paths(self.lease_folder, self.config.slots)
-            return leases.claim_some(slots, 1, token, item.run)
-        unleased = [card for card in self.cards if leases.holder(self._gpu_path(card)) is None]
-        if len(unleased) < item.gpus <= len(self.cards):
-            return None  # enough of them, held by runs: nothing to ask about
-        if time.monotonic() - self.cards_at > GPU_FRESH_S:
-            # its memory is looked at just before a card is given away
-            self._ask_gpus()
-            return None
-        free = [card for card in unleased if not gpus.is_used(card)]
-        return leases.claim_some(map(self._gpu_path, free), item.gpus, token, item.run)
+    def _claim(self, item: queueing.Waiting, token: str) -> Tuple[Dict[str, int], Optional[Table]]:
+        """The run's leases, or why there are none for it."""
+        if item.gpus:
+            got = self.cards.claim(item.gpus, token, item.run)
+            return (got or {}), (None if got else self._why_no_cards(item.gpus))
+        slots = leases.slot_paths(self.lease_folder, self.config.slots)
+        got = leases.claim_some(slots, 1, token, item.run)
+        if got:
+            return got, None
+        holders = [(leases.holder(path) or {}).get("run") for path in slots]
+        return {}, {"kind": "slot", "holders": [run for run in holders if run]}
 
-    def _gpu_path(self, card: Dict[str, Any]) -> str:
-        return leases.gpu_path(self.lease_folder, card["uuid"])
+    def _why_no_cards(self, count: int) -> Table:
+        why = self.cards.why_not(count)
+        # who waits for strangers alone holds up nobody
+        usable = len(self.cards.known) - len(why.get("strangers") or ())
+        return dict(why, passable=count > usable and not why.get("query_failed"))
 
-    def _ask_gpus(self) -> None:
-        if self.query is None and time.monotonic() - self.query_began > GPU_FRESH_S:
-            self.query_began = time.monotonic()
-            self.query = gpus.Query()
-            self._take_cards()
-
-    def _take_cards(self) -> None:
-        if self.query is None or not self.query.poll():
-            return
-        self.cards = gpus.chosen(self.query.cards, self.config.gpus)
-        self.cards_at = self.query_began
-        self.query = None
-        gpus.write_cache(self.workspace.gpus, self.cards)
-
-    def _fork(self, spec: Dict[str, Any], state: Dict[str, Any], got: Dict[str, int]) -> None:
-        """A launcher that is nobody's child: fork twice, so that it outlives us without a trace."""
+    def _fork(self, act: Callable[[], None]) -> None:
+        """Do it in a process that is nobody's child: forked twice, it outlives us without trace."""
         sys.stdout.flush()
         sys.stderr.flush()
         child = os.fork()
@@ -498,70 +404,27 @@ class Dispatcher:
             if os.fork():
                 os._exit(0)
             # our own lock and FIFO must not live on in it
-            for fd in (self.lock, self.fifo):
+            for fd in (self.hold.lock, self.fifo):
                 if fd is not None:
                     os.close(fd)
-            launcher.launch(self.workspace, spec, state, got)
+            act()
+        except Exception as error:  # the edge of a process
+            print("forked: %r" % error, file=sys.stderr, flush=True)
         finally:
             os._exit(70)
 
 
-def _not_before(again: int) -> float:
-    """When a run that was repeated so often may start: twice at once, then ever later."""
-    return 0.0 if again <= AT_ONCE else time.time() + min(60.0, 2.0 ** (again - AT_ONCE - 1))
-
-
-def lost_kind(born: Optional[Dict[str, Any]]) -> str:
-    """What became of an attempt without exit.json whose lock is free."""
-    if not born:
-        return "not-started"
-    who, here = born["launcher"], processes.identity()
-    if who["boot"] != here["boot"]:
-        return "host-restart"
-    if who["init"] != here["init"] or who["ns"] != here["ns"]:
-        return "worker-lost"
-    return "launcher-lost"
-
-
 def main(workspace: Workspace, lease_folder: str) -> int:
     """Run the worker's dispatcher; 0 when it was asked to end."""
-    parent = os.getppid()
     workspace.make()
     # straight into a file: a pipe to supervisord would break with it
     log = os.open(workspace.log, _LOG_FLAGS, 0o600)
     for number in (1, 2):
         os.dup2(log, number)
     os.makedirs(lease_folder, mode=0o700, exist_ok=True)
-    lock = records.wait_lock(workspace.dispatcher_lock, LOCK_WAIT_S)
-    if lock is None:
-        print("another dispatcher has this workspace", file=sys.stderr)
-        _end_second(workspace, parent)
+    known = config.read(workspace)
+    hold = tenure.begin(workspace, known)
+    if hold is None:
         return 1
-    ours = processes.identity(parent) if _is_supervisor(parent) else None
-    body = dict(processes.identity(), format=records.FORMAT, supervisor=ours)
-    records.write(workspace.dispatcher, body, sync=False)
-    if ours is None and os.environ.get("SUPERVISOR_ENABLED"):
-        parent = 0  # its supervisord was killed at its very start
-    Dispatcher(workspace, lease_folder, lock, parent).run()
+    Dispatcher(workspace, lease_folder, known, hold).run()
     return 0
-
-
-def _end_second(workspace: Workspace, parent: int) -> None:
-    """End the supervisord above us when the one of the dispatcher that has the workspace lives."""
-    owner = records.read(workspace.dispatcher) or {}
-    first = owner.get("supervisor")
-    if (
-        first
-        and int(first["pid"]) != parent
-        and processes.is_alive(first)
-        and _is_supervisor(parent)
-    ):
-        os.kill(parent, signal.SIGTERM)
-
-
-def _is_supervisor(pid: int) -> bool:
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            return any(word.endswith(b"/supervisord.py") for word in file.read().split(b"\0"))
-    except OSError:
-        return False

@@ -4,13 +4,17 @@ code/RUN/          the run's own copy of its snapshot
 checkpoints/RUN/   checkpoints
 logs/RUN/          rank-0.log …, progress.jsonl, TensorBoard event files
 runs/RUN/          spec.json, state.json, events.jsonl, cancel, cancel-now,
-                       lock, resumes/N.json, attempts/N/
+                       lock, resume.lock, again.lock, resumes/N.json, attempts/N/;
+                       .del-RUN-PID is one being removed
 .home/             HOME of jobs
 .runner/           blobs/, trees/, inbox/, bundles/, secrets/RUN/NAME, wake, queue.json, drained,
-                       dispatcher.lock, start.lock …
+                       dispatcher.lock, start.lock, contents.lock …
 
 attempts/N/        proc.json   who runs it (launcher, before the first fork)
                    pids.json   its processes as last seen (launcher)
+                   beat.json   how long it ran so far (launcher, every 5 s)
+                   stuck.json  since when nothing moves, while that is so (launcher)
+                   stacks-K.txt  every rank's Python stack, before it was stopped for being stuck
                    ranks.json  the ranks' own ends (torchrun's front)
                    exit.json   how it ended (launcher, or the dispatcher for a lost one)
                    stop        the ranks were asked to stop

@@ -52,6 +52,7 @@ class Link:
         """Answer until the client has closed its side and every answer is out."""
         threading.Thread(target=self._beat, daemon=True).start()
         reader = wire.FrameReader()
+        asked_at = 0.0
         while True:
             data = os.read(self._in, wire.CHUNK)
             if not data:
@@ -61,7 +62,9 @@ class Link:
                 if kind == wire.REQ:
                     inbox: "queue.Queue[Optional[bytes]]" = queue.Queue()
                     self._streams[stream] = inbox
-                    arguments = (workspace, stream, payload, inbox)
+                    # no two alike: members of a sweep are queued in the order they came
+                    asked_at = max(time.time(), asked_at + 1e-6)
+                    arguments = (workspace, stream, payload, inbox, asked_at)
                     threading.Thread(target=self._answer, args=arguments, daemon=True).start()
                 elif kind in (wire.DATA, wire.END) and stream in self._streams:
                     self._streams[stream].put(payload if kind == wire.DATA else None)
@@ -81,10 +84,11 @@ class Link:
         stream: int,
         payload: bytes,
         inbox: "queue.Queue[Optional[bytes]]",
+        asked_at: float,
     ) -> None:
         try:
             request = wire.read_json(payload)
-            call = verbs.Call(self, workspace, stream, inbox, request.get("local"))
+            call = verbs.Call(self, workspace, stream, inbox, request.get("local"), asked_at)
             wake_up(workspace, request)
             reply = verbs.find(request)(call, request)
             self.send(wire.REP, stream, reply)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
+import board
 import checkpoints
-import gpus
-import leases
 import plain
 import progress
-import queueing
 import records
+import repeats
+import resumes
 from paths import RunPaths, Workspace
 
 from runner import states
@@ -30,6 +30,9 @@ def read_pair(paths: RunPaths) -> Optional[Pair]:
         "attempt": 0,
         "submitted_at": spec.get("accepted_at"),
     }
+    if state.get("state") == states.ENDED and resumes.is_pending(paths, state):
+        # somebody resumed it, and the dispatcher will take that up: its end is not its end
+        state = dict(state, state=states.QUEUED, outcome=None, cause=None, ended_at=None)
     return spec, state
 
 
@@ -45,39 +48,38 @@ def read_all(workspace: Workspace) -> List[Pair]:
     return pairs
 
 
-def waiting(pairs: Iterable[Pair]) -> List[queueing.Waiting]:
-    """The queue, from what the files say."""
-    return [
-        queueing.Waiting(
-            spec["id"],
-            float(spec.get("accepted_at", 0)),
-            int(spec.get("gpus", 0)),
-            float(state.get("not_before", 0)),
-        )
-        for spec, state in pairs
-        if state["state"] == states.QUEUED
-    ]
+def read_some(workspace: Workspace, names: Any) -> List[Pair]:
+    """Those of these runs that are here."""
+    found = []
+    for name in names if isinstance(names, list) else []:
+        try:
+            pair = read_pair(workspace.run(str(name)))
+        except ValueError:
+            continue
+        if pair is not None:
+            found.append(pair)
+    return found
 
 
 class View:
-    """Makes statuses; looks at the queue and the leases once for all of them."""
+    """Makes statuses; reads what is known of the queue once for all of them."""
 
-    def __init__(self, workspace: Workspace, lease_folder: str, pairs: List[Pair]) -> None:
+    def __init__(self, workspace: Workspace, *_: Any) -> None:
         self._workspace = workspace
-        self._lease_folder = lease_folder
-        self._line = queueing.in_order(waiting(pairs))
-        self._busy: Optional[Dict[str, str]] = None
+        self._board: Optional[Dict[str, Any]] = None
 
     def status(self, spec: Dict[str, Any], state: Dict[str, Any], full: bool) -> RunStatus:
         """One run; `full` adds what costs reading: its attempts and checkpoints."""
         paths = self._workspace.run(spec["id"])
+        live = state["state"] in states.LIVE
         ended = state["state"] == states.ENDED
         last = state.get("final") if ended else progress.last(paths.progress(0))
         last = last or {}
-        position, reason = self._place(spec, state)
+        place = self._place(spec, state)
         attempt = int(state.get("attempt", 0))
-        stopping = not ended and os.path.exists(paths.cancel) and state["state"] in states.LIVE
+        stopping = live and os.path.exists(paths.cancel)
         found = checkpoints.names(paths.checkpoints) if full else []
+        now = resumes.effective(paths, spec, state)
         return RunStatus(
             id=spec["id"],
             state=states.STOPPING if stopping else state["state"],
@@ -87,19 +89,29 @@ class View:
             project=spec.get("project", {}),
             name=spec.get("name"),
             tags=spec.get("tags", []),
-            position=position,
-            reason=reason,
+            sweep=spec.get("sweep"),
+            position=place.get("position"),
+            reason=board.in_words(place["waits"]) if place.get("waits") else None,
+            waits=place.get("waits"),
             submitted_at=spec.get("accepted_at"),
             started_at=state.get("started_at"),
             ended_at=state.get("ended_at"),
             attempt=attempt,
+            restarts_left=repeats.restarts_left(spec, state),
+            priority=int(spec.get("priority") or 0),
+            after=list(spec.get("after") or ()),
+            time_limit_s=spec.get("time_limit_s"),
+            ran_s=state.get("ran_s"),
+            stuck=_stuck(paths, attempt) if live else None,
+            origin=spec.get("origin"),
+            secrets=list(spec.get("secrets") or ()),
             nproc=spec.get("nproc", 1),
             gpus=[
                 {"uuid": card["uuid"], "index": card.get("index"), "name": card.get("name")}
                 for card in state.get("gpus", [])
             ],
             image=spec.get("image"),
-            params=spec.get("params", {}),
+            params=now.get("params", {}),
             given=spec.get("given", []),
             argv=spec.get("argv", []),
             snapshot=spec.get("snapshot"),
@@ -109,48 +121,42 @@ class View:
             metrics=last.get("metrics") or {},
             progress_at=last.get("t"),
             exit=state.get("exit") if ended else None,
-            log_bytes=_log_bytes(paths),
+            log_bytes=plain.size(paths.log(0)) or 0,
+            log_cut_bytes=_log_cut(paths) if spec.get("log_limit_bytes") else 0,
             checkpoints=[checkpoints.describe(paths.checkpoints, name) for name in found],
+            bad_checkpoints=checkpoints.bad_names(paths.checkpoints) if full else [],
             attempts=_attempts(paths, attempt) if full else [],
         )
 
-    def _place(
-        self, spec: Dict[str, Any], state: Dict[str, Any]
-    ) -> Tuple[Optional[int], Optional[str]]:
-        own = next((item for item in self._line if item.run == spec["id"]), None)
-        if own is None:
-            return None, None
-        line = [item for item in self._line if bool(item.gpus) == bool(own.gpus)]
-        place = line.index(own) + 1
-        busy = self._holders(bool(own.gpus))
-        return place, queueing.blocked_by(
-            line, busy, own, self._strangers(busy) if own.gpus else ()
-        )
-
-    def _holders(self, of_gpus: bool) -> Dict[str, str]:
-        if not of_gpus:
+    def _place(self, spec: Dict[str, Any], state: Dict[str, Any]) -> Dict[str, Any]:
+        """{"position", "waits"} of a queued run."""
+        if state["state"] != states.QUEUED:
             return {}
-        if self._busy is None:
-            cards = gpus.read_cached(self._workspace.gpus) or []
-            self._busy = {}
-            for card in cards:
-                held = leases.holder(leases.gpu_path(self._lease_folder, card["uuid"]))
-                if held is not None:
-                    self._busy[card["uuid"]] = str(held.get("run", "another worker"))
-        return self._busy
+        if self._board is None:
+            self._board = records.read(self._workspace.queue) or {}
+        return board.waits(self._board, spec, state, self._waits_still)
 
-    def _strangers(self, busy: Dict[str, str]) -> List[str]:
-        """Cards that somebody outside the runner uses, in words."""
-        cards = gpus.read_cached(self._workspace.gpus) or []
-        return [
-            "GPU %s is in use by others (%d MiB)" % (card["index"], card["used_mib"])
-            for card in cards
-            if card["uuid"] not in busy and gpus.is_used(card)
-        ]
+    def _waits_still(self, run: str) -> bool:
+        """Whether a run that was told to wait does so now."""
+        state = records.read(self._workspace.run(run).state)
+        return state is None or state.get("state") == states.QUEUED
 
 
-def _log_bytes(paths: RunPaths) -> int:
-    return plain.size(paths.log(0)) or 0
+def _stuck(paths: RunPaths, attempt: int) -> Optional[Dict[str, Any]]:
+    """Since when nothing moves, if that is longer than the run said it may."""
+    body = records.read(os.path.join(paths.attempt(attempt), "stuck.json"))
+    if not body or not plain.is_number(body.get("since")):
+        return None
+    return {"since_at": body["since"], "action": str(body.get("action"))}
+
+
+def _log_cut(paths: RunPaths) -> int:
+    """How much of rank 0's log is a hole."""
+    try:
+        found = os.lstat(paths.log(0))
+    except OSError:
+        return 0
+    return max(0, found.st_size - found.st_blocks * 512)
 
 
 def _attempts(paths: RunPaths, count: int) -> List[Dict[str, Any]]:
@@ -169,6 +175,16 @@ def _attempts(paths: RunPaths, count: int) -> List[Dict[str, Any]]:
                 "processes": ended.get("processes"),
                 "left": ended.get("left", []),
                 "gpus": ended.get("gpus", []),
+                "stacks": _stacks(folder),
             }
         )
     return rows
+
+
+def _stacks(folder: str) -> List[str]:
+    """Names of the dumps of stacks that an attempt has."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return sorted(name for name in names if name.startswith("stacks-") and name.endswith(".txt"))

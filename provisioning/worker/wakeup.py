@@ -16,6 +16,14 @@ def poke(workspace: Workspace, run: str) -> None:
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         os.close(os.open(os.path.join(workspace.inbox, run), flags, 0o644))
+    except OSError:
+        return
+    wake(workspace)
+
+
+def wake(workspace: Workspace) -> None:
+    """Ask the dispatcher to look at what may start; never fails."""
+    try:
         fd = os.open(workspace.wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dispatcher
+import config
 import processes
 import pytest
 import records
 from dispatcher import Dispatcher
 from paths import Workspace
+from tenure import Tenure
 
 from runner import states
 from tests.helpers.local_worker import LocalWorker, read
@@ -32,10 +33,16 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dispatcher]
     (tmp_path / "leases").mkdir()
     lock = records.try_lock(workspace.dispatcher_lock)
     assert lock is not None
-    made = Dispatcher(workspace, str(tmp_path / "leases"), lock, os.getppid())
+    known = config.read(workspace)
+    hold = Tenure(workspace, lock, os.getppid(), known)
+    made = Dispatcher(workspace, str(tmp_path / "leases"), known, hold)
     yield made
     os.close(made.fifo)
     os.close(lock)
+
+
+def waiting(one: Dispatcher) -> list[str]:
+    return [item.run for line in ("gpu", "cpu") for item in one.queue.due(line, time.time() + 100)]
 
 
 def put_run(one: Dispatcher, run: str, **state: Any) -> Path:
@@ -66,7 +73,7 @@ def test_a_new_run_is_queued(one: Dispatcher) -> None:
     one._look("cmd-1")
     state = read(folder / "state.json")
     assert (state["state"], state["attempt"], state["submitted_at"]) == ("queued", 0, 1.0)
-    assert list(one.waiting) == ["cmd-1"]
+    assert waiting(one) == ["cmd-1"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +97,7 @@ def test_how_a_run_ends(one: Dispatcher, kind: str | None, outcome: str) -> None
     assert (state["state"], state["outcome"]) == ("ended", outcome)
     assert (state["started_at"], state["ended_at"]) == (5.0, 9.0)
     assert (state["cause"] or {}).get("kind") == kind
-    assert not one.waiting
+    assert not len(one.queue)
     assert not one.live
     # an end is final, whatever lies there later
     end_attempt(folder, "shutdown")
@@ -106,7 +113,7 @@ def test_a_cause_from_outside_repeats_the_run(one: Dispatcher, kind: str) -> Non
     state = read(folder / "state.json")
     assert (state["state"], state["outcome"], state["cause"]["kind"]) == ("queued", None, kind)
     assert state["outside"] == 1
-    assert list(one.waiting) == ["cmd-1"]
+    assert waiting(one) == ["cmd-1"]
 
 
 @pytest.mark.parametrize("kind", sorted(states.FROM_OUTSIDE))
@@ -155,15 +162,6 @@ def test_a_new_checkpoint_starts_the_count_anew(one: Dispatcher) -> None:
     assert repeat(one, folder, 7)["outside"] == 2
 
 
-def test_what_became_of_a_launcher_that_is_gone() -> None:
-    who = processes.identity()
-    assert dispatcher.lost_kind(None) == "not-started"
-    assert dispatcher.lost_kind({"launcher": who}) == "launcher-lost"
-    assert dispatcher.lost_kind({"launcher": dict(who, boot="x")}) == "host-restart"
-    assert dispatcher.lost_kind({"launcher": dict(who, init=1)}) == "worker-lost"
-    assert dispatcher.lost_kind({"launcher": dict(who, ns=1)}) == "worker-lost"
-
-
 def test_a_run_whose_launcher_lives_is_left_alone(one: Dispatcher) -> None:
     folder = put_run(one, "cmd-1", state="running")
     code = f"import fcntl; f = open({str(folder / 'lock')!r}, 'w'); fcntl.flock(f, 2)"
@@ -206,7 +204,7 @@ def test_a_folder_that_cannot_be_read_stops_no_other(
     (Path(one.workspace.runs) / "a file").write_text("x")
     for run in ("cmd-1", "a file", "cmd-2"):
         one._look(run)
-    assert "cmd-2" in one.waiting
+    assert "cmd-2" in one.queue
 
 
 def test_what_could_not_be_written_is_not_believed(
@@ -218,8 +216,7 @@ def test_what_could_not_be_written_is_not_believed(
     block = folder / f"state.json.tmp{os.getpid()}"
     block.mkdir()
     one._schedule()
-    assert one.states["cmd-1"]["state"] == "queued"
-    assert list(one.waiting) == ["cmd-1"]
+    assert waiting(one) == ["cmd-1"]
     assert not one.live
     block.rmdir()
     assert read(folder / "state.json")["attempt"] == 0
@@ -273,3 +270,157 @@ def test_a_dispatcher_that_is_asked_to_end_stops_its_runs_first(local_worker: Lo
     wait_for(lambda: local_worker.log(run).count(b"on") == 2, 20, "its second attempt")
     assert local_worker.causes(run)[0] == "shutdown"
     local_worker.cancel(run, now=True)
+
+
+def record(local_worker: LocalWorker) -> str:
+    """A shell line that notes which run started."""
+    return f"echo $RUNNER_RUN >> {local_worker.root / 'order'}"
+
+
+def gated(local_worker: LocalWorker, **options: Any) -> str:
+    """A run that lasts until the file `gate` is there."""
+    gate = local_worker.root / "gate"
+    return local_worker.submit("sh", "-c", f"until test -e {gate}; do sleep 0.02; done", **options)
+
+
+def open_gate(local_worker: LocalWorker) -> None:
+    (local_worker.root / "gate").touch()
+
+
+def started(local_worker: LocalWorker) -> list[str]:
+    return (local_worker.root / "order").read_text().split()
+
+
+def test_priority_goes_first_and_submission_decides_between_equals(
+    local_worker: LocalWorker,
+) -> None:
+    local_worker.host(slots=1)
+    hold = gated(local_worker)
+    local_worker.until(hold, "running")
+    words = ((), ("priority=5",), ("priority=-5",), ("priority=5",))
+    ids = [local_worker.submit("sh", "-c", record(local_worker), words=each) for each in words]
+    assert local_worker.status(ids[1]).status.position == 1
+    open_gate(local_worker)
+    for run in ids:
+        local_worker.wait(run)
+    assert started(local_worker) == [ids[1], ids[3], ids[0], ids[2]]
+
+
+def test_a_run_starts_only_after_those_it_waits_for_are_done(local_worker: LocalWorker) -> None:
+    first = gated(local_worker)
+    second = local_worker.submit("sh", "-c", record(local_worker), words=(f"after={first}",))
+    third = local_worker.submit("true", words=(f"after={second},{first}",))
+    waits = local_worker.status(third).status.waits
+    assert waits == {"kind": "after", "runs": sorted([first, second])}
+    assert local_worker.status(second).status.reason == f"after {first}"
+    open_gate(local_worker)
+    for run in (first, second, third):
+        assert local_worker.wait(run).status.outcome == "done"
+    assert started(local_worker) == [second]
+
+
+def test_what_waits_for_a_run_that_failed_is_skipped_and_so_on(local_worker: LocalWorker) -> None:
+    first = gated(local_worker)
+    second = local_worker.submit("sh", "-c", record(local_worker), words=(f"after={first}",))
+    third = local_worker.submit("sh", "-c", record(local_worker), words=(f"after={second}",))
+    local_worker.cancel(first, now=True)
+    ends = [local_worker.wait(run).status for run in (second, third)]
+    assert [end.outcome for end in ends] == ["skipped", "skipped"]
+    assert ends[0].cause == {
+        "kind": "dependency",
+        "text": f"{first}, which it waited for, is cancelled",
+        "run": first,
+        "outcome": "cancelled",
+    }
+    assert not (local_worker.root / "order").exists()
+    late = local_worker.submit("true", words=(f"after={first}",))
+    assert local_worker.wait(late).status.outcome == "skipped"
+
+
+def test_a_drained_worker_starts_nothing_and_lets_go_on_what_runs(
+    local_worker: LocalWorker,
+) -> None:
+    hold = gated(local_worker)
+    local_worker.until(hold, "running")
+    with local_worker.ctx.connect(local_worker.ctx.host("local")) as worker:
+        assert worker.call("drain", on=True)[0] == {"drained": True, "live": 1, "waiting": 0}
+    run = local_worker.submit("true")
+    open_gate(local_worker)
+    assert local_worker.wait(hold).status.outcome == "done"
+    wait_for(lambda: local_worker.status(run).status.reason == "the host is drained", 5, "why")
+    time.sleep(1.5)
+    assert local_worker.state(run)["state"] == "queued"
+    with local_worker.ctx.connect(local_worker.ctx.host("local")) as worker:
+        worker.call("drain", on=False)
+    assert local_worker.wait(run).status.outcome == "done"
+
+
+def test_below_the_disks_reserve_nothing_starts(local_worker: LocalWorker) -> None:
+    free = os.statvfs(local_worker.root)
+    reserve = free.f_bavail * free.f_frsize // 10**9 + 50
+    local_worker.host(disk_reserve=f"{reserve}g")
+    run = local_worker.submit("true")
+    wait_for(lambda: (local_worker.status(run).status.waits or {}).get("kind") == "disk", 5, "why")
+    assert local_worker.state(run)["attempt"] == 0
+    assert local_worker.cancel(run)[0].outcome == "cancelled"
+
+
+def test_an_own_fault_is_repeated_as_often_as_the_run_may(local_worker: LocalWorker) -> None:
+    code = """
+import json, os
+n = int(os.environ["RUNNER_ATTEMPT"])
+with open(os.environ["RUNNER_PROGRESS"], "a") as file:
+    file.write(json.dumps({"step": n, "metrics": {}}) + "\\n")
+raise SystemExit(0 if n == 3 else 7)
+"""
+    run = local_worker.python(code, words=("restarts=2",))
+    assert local_worker.wait(run).status.outcome == "done"
+    assert local_worker.causes(run) == ["exit", "exit", None]
+    assert local_worker.state(run)["restarts_used"] == 2
+    run = local_worker.python(code, words=("restarts=1",))
+    end = local_worker.wait(run).status
+    assert (end.outcome, end.exit, end.restarts_left) == (
+        "failed",
+        {"code": 7, "signal": None, "rank": 0},
+        0,
+    )
+    assert local_worker.causes(run) == ["exit", "exit"]
+
+
+def test_what_fails_at_its_start_again_and_again_is_no_crash_loop(
+    local_worker: LocalWorker,
+) -> None:
+    run = local_worker.python("import nope", words=("restarts=9",))
+    end = local_worker.wait(run).status
+    assert (end.outcome, (end.cause or {})["repeated"]) == ("failed", 2)
+    assert local_worker.log(run).count(b"ModuleNotFoundError") == 2
+
+
+def test_a_lost_attempt_that_takes_long_to_end_holds_up_no_other(
+    local_worker: LocalWorker,
+) -> None:
+    local_worker.host(slots=2)
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('on', flush=True)"
+    run = local_worker.python(code + "; time.sleep(600)", words=("grace=5s",))
+    local_worker.until_logged(run, "on")
+    local_worker.kill(local_worker.launcher(run))
+    began = time.monotonic()
+    other = local_worker.submit("true")
+    assert local_worker.wait(other).status.outcome == "done"
+    assert time.monotonic() - began < 4
+    wait_for(lambda: local_worker.causes(run) == ["launcher-lost", None], 20, "its next attempt")
+    local_worker.cancel(run, now=True)
+
+
+def test_a_dispatcher_killed_while_a_lost_attempt_is_ended_changes_nothing(
+    local_worker: LocalWorker,
+) -> None:
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('on', flush=True)"
+    run = local_worker.python(code + "; time.sleep(600)", words=("grace=3s",))
+    local_worker.until_logged(run, "on")
+    local_worker.kill(local_worker.launcher(run))
+    time.sleep(1.2)
+    local_worker.kill(local_worker.dispatcher)
+    wait_for(lambda: len(local_worker.attempts(run)) == 2, 20, "its next attempt")
+    local_worker.cancel(run, now=True)
+    assert local_worker.causes(run) == ["launcher-lost", "cancelled"]

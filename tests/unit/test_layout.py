@@ -19,6 +19,7 @@ VALUES_ALONE = {"runner/app/results.py", "runner/carriers/base.py", "runner/mode
 TESTED_BY: dict[str, str] = {
     "provisioning/worker/supervisor.py": "test_supervisord.py",
     "provisioning/worker/supervisord.py": "test_supervisord.py",
+    "provisioning/worker/tenure.py": "test_supervisord.py",
 }
 """Modules whose test has another name, because they are tried as one with another module."""
 

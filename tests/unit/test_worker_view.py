@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import gpus
-import leases
 import pytest
 import records
 import view
@@ -31,7 +29,7 @@ def put(workspace: Workspace, run: str, at: float, state: Any = None, **spec: An
 
 def statuses(workspace: Workspace, full: bool = False) -> Any:
     pairs = view.read_all(workspace)
-    maker = view.View(workspace, os.path.join(os.path.dirname(workspace.root), "leases"), pairs)
+    maker = view.View(workspace)
     return {spec["id"]: maker.status(spec, state, full) for spec, state in pairs}
 
 
@@ -47,23 +45,34 @@ def test_places_in_the_two_lines(workspace: Workspace) -> None:
     put(workspace, "b", 2.0, gpus=1)
     put(workspace, "c", 3.0, {"state": "queued"})
     put(workspace, "d", 0.0, {"state": "running"})
+    lines = {"cpu": [["a", 0, 1.0], ["c", 0, 3.0]], "gpu": [["b", 0, 2.0]]}
+    heads = {"gpu": {"kind": "gpus", "want": 1}, "cpu": {"kind": "slot", "holders": ["d"]}}
+    records.write(workspace.queue, {"lines": lines, "heads": heads})
     found = statuses(workspace)
     assert {run: s.position for run, s in found.items()} == {"a": 1, "b": 1, "c": 2, "d": None}
     assert found["c"].reason == "next after a"
+    assert found["a"].waits == heads["cpu"]
+    assert found["b"].reason == "waits for 1 GPU"
+    assert found["d"].waits is None
 
 
-def test_what_a_run_for_a_card_waits_for(workspace: Workspace) -> None:
-    cards: list[dict[str, Any]] = [
-        {"index": n, "uuid": f"GPU-{n}", "used_mib": used} for n, used in enumerate((3, 5000, 9000))
-    ]
-    gpus.write_cache(workspace.gpus, cards)
-    folder = os.path.join(os.path.dirname(workspace.root), "leases")
-    fd = leases.claim(leases.gpu_path(folder, "GPU-1"), "first.1.x", "first")
-    assert fd is not None
-    put(workspace, "b", 2.0, gpus=3)
-    reason = statuses(workspace)["b"].reason
-    assert reason == "waits for 3 GPUs: first's, GPU 2 is in use by others (9000 MiB)"
-    os.close(fd)
+def test_what_resuming_changed_is_shown(workspace: Workspace) -> None:
+    put(workspace, "a", 1.0, {"state": "queued", "resumed": 1}, params={"steps": 5}, restarts=3)
+    paths = workspace.run("a")
+    os.makedirs(paths.resumes)
+    records.write(os.path.join(paths.resumes, "1.json"), {"params": {"steps": 9}})
+    status = statuses(workspace)["a"]
+    assert status.params == {"steps": 9}
+    assert status.restarts_left == 3
+
+
+def test_since_when_nothing_moves(workspace: Workspace) -> None:
+    put(workspace, "a", 1.0, {"state": "running", "attempt": 1})
+    folder = workspace.run("a").attempt(1)
+    os.makedirs(folder)
+    assert statuses(workspace)["a"].stuck is None
+    records.write(os.path.join(folder, "stuck.json"), {"since": 7.0, "action": "tell"})
+    assert statuses(workspace)["a"].stuck == {"since_at": 7.0, "action": "tell"}
 
 
 def test_a_run_with_an_order_to_stop_is_stopping_at_once(workspace: Workspace) -> None:

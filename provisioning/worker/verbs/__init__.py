@@ -15,7 +15,10 @@ from paths import RunPaths, Workspace
 
 from runner import wire
 
-VERBS = ("cancel", "files", "info", "list", "progress", "runs", "submit", "tail", "wait")
+VERBS = (
+    *("again", "cancel", "drain", "files", "gc", "info", "list", "progress", "remove", "resume"),
+    *("runs", "stack", "submit", "tail", "usage", "wait", "why"),
+)
 MAX_LISTING = 256 << 20
 KEEP_UP_S = 1.0
 
@@ -45,8 +48,11 @@ class Call:
         stream: int,
         inbox: "queue.Queue[Optional[bytes]]",
         local: Optional[Dict[str, Any]] = None,
+        asked_at: float = 0.0,
     ) -> None:
         self.workspace = workspace
+        self.asked_at = asked_at
+        """When the request came; of a conversation no two are alike."""
         self._local = local
         self._looked_at = 0.0
         self._link = link

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Dict
 
-import paths as paths_module
 import view
 
 from runner import states
@@ -15,20 +13,19 @@ RECENT = 20
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """{"ids"?: [...], "project"?: id, "all"?: bool, "full"?: bool} → {"runs": [...], "hidden": n}.
+    """{"ids"?, "project"?, "sweep"?, "all"?: bool, "full"?: bool} → rows; {"hidden": n}.
 
-    Without `all`, of the ended ones only the last RECENT come. Ids that are not here are left out.
+    Without `all`, of the ended ones only the last RECENT come. Ids that are not here are missing.
     """
     workspace = call.workspace
-    lease_folder = paths_module.find_leases(dict(os.environ))
-    pairs = view.read_all(workspace)
-    maker = view.View(workspace, lease_folder, pairs)
-    ids, project = request.get("ids"), request.get("project")
+    ids, project, sweep = (request.get(name) for name in ("ids", "project", "sweep"))
+    pairs = view.read_all(workspace) if ids is None else view.read_some(workspace, ids)
+    maker = view.View(workspace)
     chosen = [
         (spec, state)
         for spec, state in pairs
-        if (ids is None or spec["id"] in ids)
-        and (project is None or spec.get("project", {}).get("id") == project)
+        if (project is None or spec.get("project", {}).get("id") == project)
+        and (sweep is None or spec.get("sweep") == sweep)
     ]
     chosen.sort(key=lambda pair: (float(pair[0].get("accepted_at", 0)), pair[0]["id"]))
     hidden = 0

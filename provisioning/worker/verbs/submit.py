@@ -22,11 +22,11 @@ import zlib
 from typing import Any, Dict, List
 
 import config
-import gpus
-import paths as paths_module
-import queueing
 import records
+import secrets_store
+import seen
 import snapshot
+import space
 import supervisor
 import view
 import wakeup
@@ -35,7 +35,7 @@ from paths import RunPaths
 from runner import wire
 from verbs import Call, Refused
 
-ACCEPTED = ("accepted_at", "gpus")
+ACCEPTED = ("accepted_at", "gpus", "worker_image")
 """What the worker adds to a spec, or settles in it."""
 
 
@@ -56,13 +56,15 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     known = records.read(paths.spec)
     if known is not None:
         return _repeated(call, paths, known, spec)
-    asked = _with_gpus(call, spec)
-    stored = _take_snapshot(call, digest, sent_manifest)
-    _make_run(call, paths, asked)
+    asked = settle_gpus(call, spec)
+    check_after(call, spec)
+    with space.using_contents(call.workspace):
+        stored = _take_snapshot(call, digest, sent_manifest)
+        make_run(call, paths, asked, request.get("secrets"))
     wakeup.poke(call.workspace, paths.id)
     # an idle worker may have ended while the code came in
     supervisor.ensure(call.workspace, request.get("local"))
-    return dict(_reply(call, paths, asked), repeated=False, stored=stored)
+    return dict(reply(call, paths, asked), repeated=False, stored=stored)
 
 
 def _repeated(
@@ -74,28 +76,24 @@ def _repeated(
         raise Refused("conflict", "run %s exists with another spec" % paths.id)
     # the first time it may have been cut just before this
     wakeup.poke(call.workspace, paths.id)
-    return dict(_reply(call, paths, known), repeated=True, stored=0)
+    return dict(reply(call, paths, known), repeated=True, stored=0)
 
 
-def _with_gpus(call: Call, spec: Dict[str, Any]) -> Dict[str, Any]:
+def settle_gpus(call: Call, spec: Dict[str, Any]) -> Dict[str, Any]:
     """The spec with its number of GPUs settled: `auto` is one per rank where there are any."""
-    known = config.read(call.workspace)
     asked = spec.get("gpus", 0)
-    nproc = int(spec.get("nproc", 1))
-    count = 0
-    if asked != 0:
-        cards = gpus.read_cached(call.workspace.gpus)
-        if not cards:
-            cards = gpus.chosen(gpus.query() or [], known.gpus)
-        count = len(cards)
-    want = (nproc if count else 0) if asked == "auto" else int(asked)
-    if want > count:
-        text = "asked for %s, there %s" % (
-            queueing.count(want),
-            "are none" if count == 0 else "is 1" if count == 1 else "are %d" % count,
-        )
-        raise Refused("no-gpu", text, wanted=want, count=count)
+    known = config.read(call.workspace)
+    try:
+        want = seen.settle(asked, int(spec.get("nproc", 1)), call.workspace, known)
+    except seen.NoGpu as error:
+        raise Refused("no-gpu", str(error), wanted=error.wanted, count=error.count) from error
     return dict(spec, gpus=want, gpus_asked=asked)
+
+
+def check_after(call: Call, spec: Dict[str, Any]) -> None:
+    """Refuse a run that is to wait for one that is not here."""
+    for other in spec.get("after") or ():
+        call.run(other)
 
 
 def _take_snapshot(call: Call, digest: str, rows: Any) -> int:
@@ -142,15 +140,23 @@ def _receive(call: Call) -> int:
     return writer.stored
 
 
-def _make_run(call: Call, paths: RunPaths, spec: Dict[str, Any]) -> None:
+def make_run(call: Call, paths: RunPaths, spec: Dict[str, Any], secrets: Any) -> None:
+    """Let a run exist: its code, its secrets, then, by one rename, itself; `spec` is completed.
+
+    Raises Refused: conflict, bad-request.
+    """
     rows = snapshot.read_tree(call.workspace, spec["snapshot"])
     assert rows is not None
-    if not os.path.isdir(paths.code):
+    # the code of a sweep's members is laid out when each starts: a thousand of them may wait
+    if not spec.get("sweep") and not os.path.isdir(paths.code):
         snapshot.lay_out(call.workspace, rows, paths.code)
+    store_secrets(paths, spec, secrets)
     temporary = os.path.join(call.workspace.runs, ".tmp-%s-%d" % (paths.id, os.getpid()))
     shutil.rmtree(temporary, ignore_errors=True)
     os.makedirs(os.path.join(temporary, "attempts"))
-    accepted = dict(spec, accepted_at=time.time())
+    # members of a sweep are made several at a time, and start in their order all the same
+    accepted = dict(spec, accepted_at=call.asked_at if spec.get("sweep") else time.time())
+    accepted["worker_image"] = config.read(call.workspace).image
     records.write(os.path.join(temporary, "spec.json"), accepted)
     records.sync_folder(temporary)
     try:
@@ -164,11 +170,22 @@ def _make_run(call: Call, paths: RunPaths, spec: Dict[str, Any]) -> None:
     spec.update(accepted)
 
 
-def _reply(call: Call, paths: RunPaths, spec: Dict[str, Any]) -> Dict[str, Any]:
-    pairs = view.read_all(call.workspace)
-    maker = view.View(call.workspace, paths_module.find_leases(dict(os.environ)), pairs)
+def store_secrets(paths: RunPaths, spec: Dict[str, Any], secrets: Any) -> None:
+    """Keep the values that came with a request. Raises Refused."""
+    given = secrets if isinstance(secrets, dict) else {}
+    lacking = [name for name in spec.get("secrets") or () if name not in given]
+    if lacking:
+        raise Refused("no-secret", "the value of %s did not come" % ", ".join(lacking))
+    try:
+        secrets_store.write(paths, given)
+    except ValueError as error:
+        raise Refused("bad-request", str(error)) from error
+
+
+def reply(call: Call, paths: RunPaths, spec: Dict[str, Any]) -> Dict[str, Any]:
+    """What is answered about a run that was accepted."""
     pair = view.read_pair(paths)
-    status = maker.status(pair[0], pair[1], full=False) if pair else None
+    status = view.View(call.workspace).status(pair[0], pair[1], full=False) if pair else None
     return {
         "id": paths.id,
         "gpus": spec.get("gpus", 0),
