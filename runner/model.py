@@ -10,6 +10,8 @@ from typing import Any
 Param = bool | int | float | str | list[Any] | dict[str, Any] | None
 """A job parameter's value: what TOML and JSON can hold."""
 MOST_RANKS = 1024
+ON_STUCK = ("tell", "restart", "stop")
+"""What may be done with a run that no longer moves."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Host:
     """`all`, `none`, or the indices nvidia-smi shows."""
     slots: int | None = None
     """Runs at once that lease no GPU; None is the CPU count there."""
+    disk_reserve_bytes: int = 0
+    """What stays free on the workspace's disk: below it nothing starts, what runs stops."""
     transport: str = "auto"
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -74,6 +78,20 @@ class JobSpec:
     grace_s: float = 25.0
     metric: str | None = None
     params: Mapping[str, Param] = field(default_factory=dict)
+    time_limit_s: float | None = None
+    """Running time, summed over attempts."""
+    restarts: int = 3
+    """How many faults of its own are forgiven."""
+    stuck_after_s: float | None = None
+    """Without a sign of life for so long it counts as stuck; None: never."""
+    on_stuck: str = "tell"
+    log_limit_bytes: int | None = None
+    keep: int | None = None
+    """The newest checkpoints that stay; None: all."""
+    keep_best: int | None = None
+    """The best ones by `metric` that stay besides."""
+    resumable: tuple[str, ...] = ()
+    """Parameters that `runner resume` may change."""
     source: Path | None = None
 
 

@@ -7,6 +7,14 @@ launcher = "auto"             # direct for one rank, torchrun for several
 pass = "file"                 # parameters by $RUNNER_PARAMS
 grace = "25s"
 metric = "eval/return"
+time_limit = "12h"            # running time, summed over attempts; none without it
+restarts = 3                  # how many faults of its own are forgiven
+stuck_after = "30m"           # without a sign of life for so long it is stuck; never without it
+on_stuck = "tell"             # or "restart", "stop"
+log_limit = "1g"              # of its output; none without it
+keep = 3                      # the newest checkpoints that stay; all without it
+keep_best = 1                 # and the best by metric
+resumable = ["steps"]         # parameters that resume may change
 [params]                      # typed by their defaults
 env = "CartPole-v1"
 """
@@ -19,11 +27,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.fields import Fields, said
-from runner.model import MOST_RANKS, JobSpec, Param
+from runner.fields import Fields, near, parse_duration, said
+from runner.model import MOST_RANKS, ON_STUCK, JobSpec, Param
 from runner.wire import plain_path
+from runner.words import MOST_RESTARTS
 
-LATER = ("time_limit", "restarts", "keep", "keep_best", "resumable", "setup", "stuck_after")
+LATER = ("setup",)
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
 
 
@@ -41,6 +50,10 @@ def parse_job(
     if launcher == "direct" and nproc > 1:
         fields.problem("launcher", f"is 'direct', which starts one rank, not {nproc}")
     entry = fields.text("entry")
+    restarts = fields.integer("restarts", JobSpec.restarts)
+    if restarts is not None and restarts > MOST_RESTARTS:
+        fields.problem("restarts", f"is {said(restarts)}; it must be at most {MOST_RESTARTS}")
+    params = _params(fields)
     job = JobSpec(
         name=name,
         command=_command(fields, entry),
@@ -50,7 +63,15 @@ def parse_job(
         launcher=launcher,
         grace_s=fields.duration("grace", JobSpec.grace_s),
         metric=fields.text("metric"),
-        params=_params(fields),
+        params=params,
+        time_limit_s=_duration(fields, "time_limit"),
+        restarts=restarts or 0,
+        stuck_after_s=_duration(fields, "stuck_after"),
+        on_stuck=fields.one_of("on_stuck", JobSpec.on_stuck, ON_STUCK),
+        log_limit_bytes=_size(fields, "log_limit"),
+        keep=fields.integer("keep", None, least=1),
+        keep_best=_keep_best(fields),
+        resumable=_resumable(fields, params),
         source=source,
     )
     fields.finish()
@@ -77,6 +98,56 @@ def _gpus(fields: Fields) -> str | int:
         return good
     fields.problem("gpus", f"is {said(value)}; it must be 'auto' or a whole number")
     return "auto"
+
+
+def _duration(fields: Fields, key: str) -> float | None:
+    """A duration longer than nothing; None when there is none."""
+    value = fields.anything(key, None)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        fields.problem(key, f"is {said(value)}; it must be a duration such as '30m'")
+        return None
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        fields.problem(key, f"is {said(value)}; {error}")
+        return None
+    if not seconds:
+        fields.problem(key, f"is {said(value)}; it must be longer than nothing")
+    return seconds
+
+
+def _size(fields: Fields, key: str) -> int | None:
+    count = fields.size(key, None)
+    if count == 0:
+        fields.problem(key, f"is {said(fields.anything(key, None))}; it must be more than nothing")
+    return count
+
+
+def _keep_best(fields: Fields) -> int | None:
+    count = fields.integer("keep_best", None, least=1)
+    if count is not None and "metric" not in fields:
+        fields.problem("keep_best", "needs metric, which tells what is best")
+    if count is not None and "keep" not in fields:
+        fields.problem("keep_best", "needs keep; without it every checkpoint stays")
+    return count
+
+
+def _resumable(fields: Fields, params: Mapping[str, Param]) -> tuple[str, ...]:
+    value = fields.anything("resumable", [])
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        fields.problem("resumable", f"is {said(value)}; it must be a list of parameters' names")
+        return ()
+    for name in value:
+        if name not in params:
+            hint = near(name, params)
+            fields.problem(
+                "resumable",
+                f"has {said(name)}, which is not in [params]"
+                + (f" (did you mean {hint!r}?)" if hint else ""),
+            )
+    return tuple(dict.fromkeys(value))
 
 
 def _params(fields: Fields) -> dict[str, Param]:

@@ -3,7 +3,7 @@
     .gitignore          this folder is nobody's code
     runs/ID.json        a run as last seen, and on which host
     workers/HOST.json   the last snapshot a host was known to hold
-    intents/ID.json     a submit whose id was not printed yet; its process holds the file's lock
+    intents/ID.json     a submit whose ids were not printed yet; its process holds the file's lock
     pulls/ID.json       what pulls made, to tell it from what people put there
 
 Records can be deleted; hosts know every run. Open intents cannot: they are what makes a submit
@@ -90,6 +90,11 @@ class Store:
             return  # it will never change again
         self._write("runs", str(run["id"]), body)
 
+    def forget(self, run: str) -> None:
+        """Remember nothing of a run that is nowhere any more."""
+        with contextlib.suppress(FileNotFoundError):
+            (self._root / "runs" / f"{run}.json").unlink()
+
     def last_snapshot(self, host: str) -> tuple[str, str] | None:
         """(worker, digest) of the snapshot sent last to a host."""
         body = _read(self._root / "workers" / f"{host}.json")
@@ -141,7 +146,7 @@ class Store:
         return sorted(found, key=_begun_at)
 
     def write_intent(self, body: Mapping[str, Any]) -> Intent:
-        """Write an intent down, durably, and hold its lock. Its spec may hold secrets: 0600."""
+        """Write an intent down, durably, and hold its lock. 0600: values of env. are in it."""
         folder = self._folder("intents")
         path = folder / f"{body['id']}.json"
         temporary = folder / f".{body['id']}.tmp"

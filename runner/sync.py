@@ -6,18 +6,21 @@ import contextlib
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner import tree, wire
-from runner.endpoint import Worker, wire_json
+from runner.endpoint import Request, Worker, wire_json
 from runner.errors import IntegrityError, SpecError, WorkerError
 from runner.manifest import Fetch, Snapshot
 
 PARTS = ".parts"
 """Where files gather until they are whole: no name a worker can send lies there."""
+AT_ONCE = 8
+"""Submits of a sweep under way at a time."""
 _PIECE = 1 << 20
 
 
@@ -38,18 +41,21 @@ def submit(
     snapshot: Snapshot,
     spec: Mapping[str, Any],
     *,
+    secrets: Mapping[str, str],
     holds_snapshot: bool,
     on_sent: Callable[[int, int], None] = lambda done, whole: None,
     on_handed: Callable[[], None] = lambda: None,
 ) -> Accepted:
     """Hand a run over: only contents the worker lacks travel. See verbs/submit.py for the steps.
 
-    holds_snapshot: the worker is believed to have it, so that its list need not travel; if it does
-    not, it asks. on_sent: bytes of contents sent so far, and to send. on_handed: called before the
-    last byte goes out, without which the worker makes no run.
+    secrets: values in base64. holds_snapshot: the worker is believed to have it, so that its list
+    need not travel; if it does not, it asks. on_sent: bytes of contents sent so far, and to send.
+    on_handed: called before the last byte goes out, without which the worker makes no run.
     """
     rows = [list(row) for row in snapshot.rows]
-    request = worker.open("submit", spec=dict(spec), manifest=not holds_snapshot)
+    request = worker.open(
+        "submit", spec=dict(spec), manifest=not holds_snapshot, secrets=dict(secrets)
+    )
     if not holds_snapshot:
         request.send_rows(rows)
     answers = request.frames()
@@ -69,7 +75,37 @@ def submit(
             request.end()
         else:
             raise WorkerError(f"{worker.host.name}: the worker answered out of turn")
-    reply = request.reply
+    return _accepted(worker, request.reply, spec, sent, sent_bytes)
+
+
+def submit_more(
+    worker: Worker, specs: Iterable[Mapping[str, Any]], *, secrets: Mapping[str, str]
+) -> Iterator[Accepted]:
+    """Hand over further runs of a snapshot that the worker just took; answers in their order.
+
+    Several are under way at a time, so that a slow link costs its delay once for all of those.
+    """
+    under_way: deque[tuple[Request, Mapping[str, Any]]] = deque()
+    for spec in specs:
+        request = worker.open("submit", spec=dict(spec), manifest=False, secrets=dict(secrets))
+        request.end()  # of contents, none of which can be needed
+        under_way.append((request, spec))
+        if len(under_way) == AT_ONCE:
+            yield _answer(worker, *under_way.popleft())
+    while under_way:
+        yield _answer(worker, *under_way.popleft())
+
+
+def _answer(worker: Worker, request: Request, spec: Mapping[str, Any]) -> Accepted:
+    for kind, payload in request.frames():
+        if kind != wire.EVENT or wire_json(payload, worker.host.name).get("need") != []:
+            raise WorkerError(f"{worker.host.name}: the worker answered out of turn")
+    return _accepted(worker, request.reply, spec, 0, 0)
+
+
+def _accepted(
+    worker: Worker, reply: Mapping[str, Any], spec: Mapping[str, Any], sent: int, sent_bytes: int
+) -> Accepted:
     run = reply.get("run")
     if not isinstance(run, dict) or run.get("id") != spec["id"]:
         raise WorkerError(f"{worker.host.name}: the worker answered for another run")

@@ -10,13 +10,13 @@ import click
 from runner.errors import SpecError
 
 LATER_COMMANDS = (
-    *("doctor", "why", "stack", "resume", "fork", "reproduce", "rm", "du", "gc", "keep", "drain"),
-    *("undrain", "down", "schedule", "compare", "tensorboard", "lab", "shell", "ssh-config"),
+    *("doctor", "keep"),
+    *("down", "schedule", "compare", "tensorboard", "lab", "shell", "ssh-config"),
     *("top", "notify", "rekey"),
 )
 LATER_OPTIONS = (
-    *("--ended", "--since", "--dry-run", "--merged", "--what", "--watch", "--until", "--yes"),
-    *("--at-boot", "--fresh", "--purge"),
+    *("--ended", "--since", "--merged", "--what", "--watch", "--until"),
+    *("--at-boot", "--purge"),
 )
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -2,7 +2,7 @@
 
 Numbers are written as in TOML, whole ones also as `1e6`; a switch is `true false yes no on off`.
 `key:=JSON` gives any value and is the only way to give lists and tables, and texts that would
-otherwise look like several values: commas and `a..b` are kept for sweeps.
+otherwise look like several values: commas and `a..b` make sweeps (sweeps.py).
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _INTEGER = re.compile(r"[+-]?[0-9]+(?:_[0-9]+)*")
 _FLOAT = re.compile(
     r"[+-]?(?:[0-9]+(?:_[0-9]+)*\.?(?:[0-9]+(?:_[0-9]+)*)?|\.[0-9]+(?:_[0-9]+)*)(?:[eE][+-]?[0-9]+)?"
 )
-_RANGE = re.compile(r"[+-]?[0-9][0-9_.eE+-]*?\.\.[+-]?[0-9][0-9_.eE+-]*")
+RANGE = re.compile(r"[+-]?[0-9][0-9_.eE+-]*?\.\.[+-]?[0-9][0-9_.eE+-]*")
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_INT64 = 2**63
+INT64 = 2**63
+"""The first whole number above what 64 bits hold."""
 NOTHING_SENT = "nothing was sent"
 LONGEST_ADVICE = 240
 """A word to copy that is longer is not shown: it would bury the message."""
@@ -92,29 +93,43 @@ def word_for(key: str, value: Any, *, as_json: bool = False) -> str:
 
 
 def typed(key: str, raw: RawValue, default: Param) -> Param:
-    """The value that was typed for `key`, in the type of its default. Raises SpecError."""
+    """The one value that was typed for `key`, in the type of its default. Raises SpecError.
+
+    Several (`1..5`, `a,b`) are refused: only submit makes sweeps.
+    """
     if raw.is_json:
         return _from_json(key, decode_json(key, raw.text), default, raw)
-    if isinstance(default, (list, dict)) or default is None:
+    if not takes_json(default):
+        _refuse_sweep(key, raw.text, default)
+    return typed_text(key, raw.text, default)
+
+
+def takes_json(default: Param) -> bool:
+    """Whether a parameter with this default is only given as JSON: it never sweeps."""
+    return isinstance(default, (list, dict)) or default is None
+
+
+def typed_text(key: str, text: str, default: Param) -> Param:
+    """The value of a text that is not looked at for sweeps. Raises SpecError."""
+    if takes_json(default):
         example = json.dumps(default)
         raise SpecError(
-            f"{key} is {said(raw.text)}; it must be {kind_of(default)}, written as JSON",
+            f"{key} is {said(text)}; it must be {kind_of(default)}, written as JSON",
             shlex.quote(f"{key}:={example}") if len(example) <= LONGEST_ADVICE else f"{key}:='…'",
             NOTHING_SENT,
         )
-    _refuse_sweep(key, raw.text, default)
     if isinstance(default, bool):
-        return _switch(key, raw.text)
+        return _switch(key, text)
     if isinstance(default, int):
-        return _integer(key, raw.text)
+        return _integer(key, text)
     if isinstance(default, float):
-        return _float(key, raw.text)
-    return raw.text
+        return _float(key, text)
+    return text
 
 
 def _refuse_sweep(key: str, text: str, default: Param) -> None:
-    """Commas and ranges are kept for sweeps, so that no accepted word ever changes meaning."""
-    ranged = _RANGE.fullmatch(text) is not None
+    """Commas and ranges make sweeps, so that a word means the same wherever it stands."""
+    ranged = RANGE.fullmatch(text) is not None
     if "," not in text and not ranged:
         return
     sign = "a comma" if "," in text else "a..b"
@@ -122,7 +137,7 @@ def _refuse_sweep(key: str, text: str, default: Param) -> None:
     if isinstance(default, str):
         advice = ["as one text:", "  " + word_for(key, text, as_json=True)]
     raise SpecError(
-        f"{key} is {said(text)}; {sign} means a sweep, which is not in this version yet",
+        f"{key} is {said(text)}; {sign} means a sweep, and this is of one run",
         *advice,
         NOTHING_SENT,
     )
@@ -140,24 +155,24 @@ def _switch(key: str, text: str) -> bool:
 
 
 def _integer(key: str, text: str) -> int:
-    value = _whole(text)
+    value = whole(text)
     if value is None:
         raise _wrong(key, text, "a whole number (50000, 50_000 or 1e6)")
-    if not -_INT64 <= value < _INT64:
+    if not -INT64 <= value < INT64:
         raise _wrong(key, text, "a whole number of at most 64 bits")
     return value
 
 
-def _whole(text: str) -> int | None:
-    """The whole number in `text`; one too large for 64 bits is only as exact as that needs."""
+def whole(text: str) -> int | None:
+    """The whole number in `text`, if any; beyond 64 bits only as exact as telling that needs."""
     digits = text.replace("_", "")
     if _INTEGER.fullmatch(text):
-        return int(digits) if len(digits) < 1000 else _INT64
+        return int(digits) if len(digits) < 1000 else INT64
     if _FLOAT.fullmatch(text) is None:
         return None
     size = abs(float(digits))
-    if size >= 2 * _INT64:
-        return _INT64
+    if size >= 2 * INT64:
+        return INT64
     if size < 1:
         # Never through Decimal: 0e999999999 would be multiplied out.
         return None if re.search("[1-9]", re.split("[eE]", digits)[0]) else 0
@@ -180,7 +195,7 @@ def _from_json(key: str, value: Any, default: Param, raw: RawValue) -> Param:
     elif isinstance(default, int):
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        good = isinstance(value, int) and -_INT64 <= value < _INT64
+        good = isinstance(value, int) and -INT64 <= value < INT64
     elif isinstance(default, float):
         good = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
         value = float(value) if good else value

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.app.context import Context, last_seen, on_hosts, seen, silent
+from runner.app.context import Context, last_seen, on_hosts, read_status, seen, silent
 from runner.app.results import Contact, Curve, Listing, RunOnHost
 from runner.errors import (
     HostError,
@@ -60,7 +60,8 @@ def list_runs(ctx: Context, host: str | None = None, everyone: bool = False) -> 
 
 
 def find(ctx: Context, text: str | None) -> list[RunRef]:
-    """The runs that a word means: an id, a unique prefix, `latest`, `name:TEXT` or `tag:TEXT`.
+    """The runs that a word means: an id (of a run, or of a sweep: all its runs), a unique prefix,
+    `latest`, `name:TEXT` or `tag:TEXT`.
 
     None is `latest`. Records answer first; hosts are asked for what is not there. Raises NotFound,
     SpecError for a prefix that several runs share, and for an empty word: an unset variable of a
@@ -80,13 +81,13 @@ def find(ctx: Context, text: str | None) -> list[RunRef]:
     ]
     found = _match(word, known)
     if found:
-        return found
+        return _whole_sweep(ctx, word, found)
     # another client may have made it, or the records were deleted
     listing = list_runs(ctx, everyone=False)
     rows = [(run.id, run.host, run.status.to_json()) for run in listing.runs]
     found = _match(word, rows)
     if found:
-        return found
+        return _whole_sweep(ctx, word, found)
     silent = [contact.host for contact in listing.hosts if contact.state == "unreachable"]
     if silent:
         raise HostError(
@@ -180,6 +181,33 @@ def _remembered(
     return found
 
 
+def _whole_sweep(ctx: Context, word: str, found: list[RunRef]) -> list[RunRef]:
+    """The same, but for a sweep all its runs: records here, or a short listing, may lack some."""
+    known = ctx.store.record(found[0].id)
+    sweep = str(known.run.get("sweep")) if known and _is_of_sweep(word, known.run) else ""
+    if not sweep or word == LATEST or len({ref.host for ref in found}) > 1:
+        return found
+    host = ctx.host(found[0].host)
+    try:
+        with ctx.connect(host) as worker:
+            _, rows = worker.call("runs", project=ctx.project.id, all=True, sweep=sweep)
+            runs = [read_status(row, host.name) for row in rows]
+    except _TOLD:
+        return found  # whoever needs the host says that it does not answer
+    ids = {run.id for run in runs if run.sweep == sweep} | {ref.id for ref in found}
+    return [RunRef(run, host.name) for run in sorted(ids, key=_by_number)]
+
+
+def _is_of_sweep(word: str, run: Mapping[str, Any]) -> bool:
+    """Whether `word` is the id of the run's sweep, or begins it."""
+    return str(run.get("sweep") or "").startswith(word)
+
+
+def _by_number(run: str) -> tuple[int, str]:
+    """Members of a sweep differ at the end alone: `.2` before `.10`."""
+    return len(run), run
+
+
 def _match(word: str, rows: Sequence[tuple[str, str, Mapping[str, Any]]]) -> list[RunRef]:
     if word == LATEST:
         chosen = sorted(rows, key=lambda row: (row[2].get("submitted_at") or 0, row[0]))[-1:]
@@ -189,9 +217,14 @@ def _match(word: str, rows: Sequence[tuple[str, str, Mapping[str, Any]]]) -> lis
         chosen = [row for row in rows if word[4:] in (row[2].get("tags") or [])]
     else:
         chosen = [row for row in rows if row[0] == word]
+        chosen = chosen or [row for row in rows if row[2].get("sweep") == word]
         if not chosen:
             chosen = [row for row in rows if row[0].startswith(word)]
-            if len(chosen) > 1:
-                names = sorted(row[0] for row in chosen)
+            sweeps = {
+                row[2].get("sweep") if _is_of_sweep(word, row[2]) else row[0] for row in chosen
+            }
+            if len(sweeps) > 1:
+                names = sorted(map(str, sweeps))
                 raise SpecError(f"{word} means {len(names)} runs", *names[:10])
+        chosen.sort(key=lambda row: _by_number(row[0]))
     return [RunRef(run, host) for run, host, _ in chosen]

@@ -24,6 +24,7 @@ from runner.usage import output_options
 @click.argument("words", metavar="[key=value …] [-- CMD ARG…]", nargs=-1)
 @click.option("--wait", "waits", is_flag=True, help="Return when it has ended: 0 only if done.")
 @click.option("--tail", "tails", is_flag=True, help="Follow its output; the id goes to stderr.")
+@click.option("--yes", is_flag=True, help="Over 1,000 runs in one sweep are meant.")
 @output_options
 @click.pass_obj
 def submit(
@@ -31,20 +32,26 @@ def submit(
     words: Sequence[str],
     waits: bool,
     tails: bool,
+    yes: bool,
     as_json: bool,
     colour: str,
 ) -> int:
-    """Queue a run and print its id.
+    """Queue a run, or a sweep of them, and print the ids.
 
     \b
     Keys: host job image gpus nproc launcher grace name tags env.NAME
+          time_limit restarts priority after stuck_after on_stuck log_limit
+          secret.NAME (your variable NAME) or secret.NAME=@FILE
     All others are parameters of the job (runner jobs JOB shows them), typed by
     their defaults; key:=JSON gives lists and odd texts.
+    Sweeps: seed=1..5 lr=1e-3,3e-4 makes ten runs; with -- CMD each.NAME=1..5
+    fills in {NAME}.
 
     \b
     Examples:
       runner submit job=dqn seed=3 lr=3e-4 steps=50_000
       runner submit host=gpu1 job=ppo nproc=2 name=baseline --tail
+      runner submit host=gpu1 job=dqn seed=1..5 time_limit=2h secret.WANDB_API_KEY
       runner submit host=gpu1 gpus=1 -- python train.py --lr 3e-4
     """
     from runner.spec import parse_submit
@@ -56,16 +63,16 @@ def submit(
     ctx = open_project(out)
     from runner.app.submit import submit as queue
 
-    def announce(run_id: str) -> None:
+    def announce(ids: list[str]) -> None:
         if tails:
-            out.warn(f"{run_id} on {request.host}; Ctrl-C leaves it running")
+            out.warn(f"{ids[0]} on {request.host}; Ctrl-C leaves it running")
         else:
-            out.submitted([run_id], request.host)
+            out.submitted(ids, request.host)
 
-    ids = queue(ctx, request, announce)
+    ids = queue(ctx, request, announce, many=yes, alone=tails)
     if tails:
-        ended = [follow_output(out, ctx, run_id, rank=0, start=0, lines=None) for run_id in ids]
-        return ending_status(ended) if waits else 0
+        ended = follow_output(out, ctx, ids[0], rank=0, start=0, lines=None)
+        return ending_status([ended]) if waits else 0
     return report_endings(out, wait_for(ctx, ids, None)) if waits else 0
 
 

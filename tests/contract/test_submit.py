@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import stat
 import subprocess
@@ -19,8 +21,9 @@ from typing import Any
 import pytest
 
 from runner import wire
-from runner.app import submit
+from runner.app import runs, submit
 from runner.errors import Conflict, HostError, NotFound, OutcomeUnknown, SpecError, WorkerError
+from runner.intents import intent_words
 from runner.spec import parse_submit
 from tests.helpers.hostile_worker import Frame, hostile_host
 from tests.helpers.link import Link, make_link
@@ -30,17 +33,20 @@ from tests.helpers.small_disk import small_disk
 ROOT = Path(__file__).parents[2]
 DYING = """
 import os, sys
+from runner import sync
 from runner.app import context, submit
 from runner.spec import parse_submit
-at = sys.argv[1]
+at, words = sys.argv[1], sys.argv[2:]
+sync.AT_ONCE = 1
 class Report:
     def note(self, text): self.step(text)
     def step(self, text):
-        if text.startswith(at): os.kill(os.getpid(), 9)
+        if at in text: os.kill(os.getpid(), 9)
     def done(self): pass
-def announce(run):
+def announce(ids):
     if at == "announce": os.kill(os.getpid(), 9)
-submit.submit(context.open_context(Report()), parse_submit(sys.argv[2:], ["true"]), announce)
+command = None if "job=" in str(words) else ["true"]
+submit.submit(context.open_context(Report()), parse_submit(words, command), announce)
 """
 NAMES = itertools.count()
 LINKED = 'runtime = "docker"\nssh = "local"\n'
@@ -248,7 +254,7 @@ def test_two_clients_at_once_are_two_runs(warm_worker: LocalWorker) -> None:
 def test_id_that_another_run_has_is_a_conflict(warm_worker: LocalWorker) -> None:
     def draw(name: str) -> list[str]:
         request = parse_submit([f"name={name}"], ["true"])
-        return submit.submit(warm_worker.ctx, request, lambda run: None, random.Random(1))
+        return submit.submit(warm_worker.ctx, request, lambda ids: None, random.Random(1))
 
     (first,) = draw("c1")
     with pytest.raises(Conflict, match=f"there is another run {first}") as caught:
@@ -279,7 +285,7 @@ def test_seed_is_drawn_once_and_recorded(warm_worker: LocalWorker) -> None:
 
     def submit_job(*words: str) -> dict[str, Any]:
         request = parse_submit(["job=j", *words], None)
-        return spec_of(warm_worker, submit.submit(warm_worker.ctx, request, lambda run: None)[0])
+        return spec_of(warm_worker, submit.submit(warm_worker.ctx, request, lambda ids: None)[0])
 
     first, second, third = submit_job(), submit_job("lr=0.2"), submit_job("seed=7")
     seeds = [spec["params"]["seed"] for spec in (first, second)]
@@ -288,6 +294,283 @@ def test_seed_is_drawn_once_and_recorded(warm_worker: LocalWorker) -> None:
     assert third["params"] == {"seed": 7, "lr": 0.1}
     assert (first["given"], second["given"]) == (["seed"], ["lr", "seed"])
     assert first["id"].startswith("j-")
+
+
+JOB = 'command = ["true"]\nresumable = ["lr"]\n[params]\nseed = -1\nlr = 0.1\n'
+
+
+def sweep(worker: LocalWorker, *words: str) -> list[str]:
+    """The ids of a submit of job `s`."""
+    request = parse_submit(["job=s", *words], None)
+    printed: list[list[str]] = []
+    ids = submit.submit(worker.ctx, request, printed.append)
+    assert printed == [ids], "all at once, so that none is printed before all are there"
+    return ids
+
+
+@pytest.fixture
+def sweep_worker(warm_worker: LocalWorker) -> LocalWorker:
+    """A worker that is up, and a project with a job."""
+    warm_worker.file("agents/s.toml", JOB)
+    return warm_worker
+
+
+def test_a_sweep_makes_its_runs_in_order(sweep_worker: LocalWorker, name: str) -> None:
+    ids = sweep(sweep_worker, "lr=1,2", "seed=1..20", f"name={name}")
+    whole = ids[0].removesuffix(".1")
+    assert whole.startswith("s-")
+    assert ids == [f"{whole}.{number}" for number in range(1, 41)]
+    specs = [spec_of(sweep_worker, run) for run in ids]
+    assert {spec["sweep"] for spec in specs} == {whole}
+    assert [(spec["params"]["lr"], spec["params"]["seed"]) for spec in specs] == [
+        (lr, seed) for lr in (1.0, 2.0) for seed in range(1, 21)
+    ]
+    assert {tuple(spec["given"]) for spec in specs} == {("lr", "seed")}
+    times = [spec["accepted_at"] for spec in specs]
+    assert times == sorted(set(times)), "queued in their order"
+    notes = sweep_worker.report.notes
+    assert notes[-1].startswith(f"sweep  {whole}: 40 runs, ")
+    assert intents(sweep_worker) == []
+
+
+def test_one_value_is_a_plain_run(sweep_worker: LocalWorker) -> None:
+    (run,) = sweep(sweep_worker, "seed=5..5")
+    spec = spec_of(sweep_worker, run)
+    assert (spec["sweep"], spec["params"]["seed"]) == (None, 5)
+    assert "." not in run
+
+
+def test_each_member_draws_its_seed(sweep_worker: LocalWorker) -> None:
+    ids = sweep(sweep_worker, "lr=1..3")
+    specs = [spec_of(sweep_worker, run) for run in ids]
+    seeds = {spec["params"]["seed"] for spec in specs}
+    assert len(seeds) == 3
+    assert min(seeds) >= 0
+    assert specs[0]["given"] == ["lr", "seed"]
+    ids = sweep(sweep_worker, "seed=-1,-1,7")
+    seeds = {spec_of(sweep_worker, run)["params"]["seed"] for run in ids}
+    assert len(seeds) == 3
+    assert {7} < seeds
+    assert -1 not in seeds
+
+
+def test_a_command_is_swept(warm_worker: LocalWorker, name: str) -> None:
+    request = parse_submit(["each.n=1..3", f"name={name}"], ["echo", "{n}", "{m}"])
+    ids = submit.submit(warm_worker.ctx, request, lambda ids: None)
+    argvs = [spec_of(warm_worker, run)["argv"] for run in ids]
+    assert argvs == [["echo", number, "{m}"] for number in "123"]
+    warm_worker.wait(ids[2])
+    assert warm_worker.log(ids[2]) == b"3 {m}\n"
+
+
+@pytest.mark.parametrize("step", ["sending the code", "2 of 3 runs", "sweep  ", "announce"])
+def test_a_sweep_killed_at_this_step_is_taken_up(
+    sweep_worker: LocalWorker, step: str, name: str
+) -> None:
+    words = ("lr=1..3", f"name={name}")
+    die_at(sweep_worker, step, "job=s", *words)
+    (intent,) = intents(sweep_worker)
+    expected = {f"{intent.stem}.{number}" for number in (1, 2, 3)}
+    before = {run: spec_of(sweep_worker, run) for run in named(sweep_worker, name)}
+    assert len(before) == {"sending the code": 0, "2 of 3 runs": 2}.get(step, 3)
+    ids = sweep(sweep_worker, *words)
+    assert ids == sorted(expected)
+    assert named(sweep_worker, name) == expected
+    assert {run: spec_of(sweep_worker, run) for run in before} == before, "none was made again"
+    assert f"take up  {intent.stem}, which an earlier submit left open" in sweep_worker.report.notes
+    assert intents(sweep_worker) == []
+    again = sweep(sweep_worker, *words)
+    assert not set(again) & expected
+    assert named(sweep_worker, name) == expected | set(again)
+
+
+def test_changed_code_after_a_cut_sweep_keeps_what_was_accepted(
+    sweep_worker: LocalWorker, name: str
+) -> None:
+    words = ("lr=1..3", f"name={name}")
+    die_at(sweep_worker, "2 of 3 runs", "job=s", *words)
+    (intent,) = intents(sweep_worker)
+    sweep_worker.file("a.py", f"new {name}")
+    ids = sweep(sweep_worker, *words)
+    kept = {f"{intent.stem}.1", f"{intent.stem}.2"}
+    assert named(sweep_worker, name) == {*ids, *kept}
+    assert len({*ids, *kept}) == 5
+    note = f"earlier  {intent.stem} (2 of its runs) was accepted with the code of then; kept"
+    assert note in sweep_worker.report.notes
+    assert intents(sweep_worker) == []
+
+
+@pytest.mark.parametrize("count", [300, 4000, 9000])
+def test_a_link_cut_within_a_sweep_is_made_again(
+    link: Link, sweep_worker: LocalWorker, count: int, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(submit, "RETRY_WAITS_S", (0.0,))
+    link.cut_after(count)
+    ids = sweep(sweep_worker, "host=far", "lr=1..20", f"name={name}")
+    assert len(ids) == 20
+    assert named(sweep_worker, name) == set(ids)
+    assert intents(sweep_worker) == []
+
+
+def test_a_link_lost_for_good_within_a_sweep_leaves_the_rest_to_the_same_words(
+    link: Link, sweep_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(submit, "RETRY_WAITS_S", ())
+    words = ("host=far", "lr=1..20", f"name={name}")
+    sweep(sweep_worker, "host=far", "lr=1..2")
+    link.cut_after(9000)
+    with pytest.raises(OutcomeUnknown, match="may or may not have been accepted"):
+        sweep(sweep_worker, *words)
+    (intent,) = intents(sweep_worker)
+    made = named(sweep_worker, name)
+    assert 0 < len(made) < 20
+    ids = sweep(sweep_worker, *words)
+    assert made < set(ids) == named(sweep_worker, name)
+    assert ids[0] == f"{intent.stem}.1"
+
+
+def test_of_a_sweep_the_code_travels_once(link: Link, sweep_worker: LocalWorker) -> None:
+    for number in range(200):
+        sweep_worker.file(f"sent/m{number}.py", f"VALUE = {number} * 2\n")
+    sweep(sweep_worker, "host=far", "lr=1..2")
+    link.forget()
+    sweep_worker.file("sent/m7.py", "VALUE = 'other'\n")
+    sweep(sweep_worker, "host=far", "lr=1..30")
+    manifest, *pack = data_frames(link.sent)
+    assert sum(pack) < 120 < manifest, "one list, one content, for all thirty"
+
+
+def test_tail_and_size_are_refused_before_anything_is_sent(
+    local_worker: LocalWorker,
+) -> None:
+    local_worker.file("agents/s.toml", JOB)
+    for words, options, says in (
+        (["lr=1..2"], {"alone": True}, "--tail follows one run; this is a sweep of 2"),
+        (["lr=1..1001"], {}, "more than 1,000 need --yes"),
+        (["secret.NOT_SET_ANYWHERE"], {}, "the variable NOT_SET_ANYWHERE is not set"),
+    ):
+        request = parse_submit(["job=s", *words], None)
+        with pytest.raises(SpecError, match=says):
+            submit.submit(local_worker.ctx, request, lambda ids: None, **options)
+    assert not local_worker.workspace.exists()
+    assert not (local_worker.project / ".runner").exists()
+
+
+def test_a_sweeps_id_means_all_its_runs(sweep_worker: LocalWorker, name: str) -> None:
+    ids = sweep(sweep_worker, "lr=1..12", f"name={name}")
+    whole = ids[0].removesuffix(".1")
+    (other,) = sweep(sweep_worker)
+    ctx = sweep_worker.ctx
+
+    def meant(word: str) -> list[str]:
+        return [ref.id for ref in runs.find(ctx, word)]
+
+    assert meant(whole) == ids, "in their order"
+    assert meant(whole[:-1]) == ids
+    assert meant(ids[0]) == [ids[0]]
+    assert meant(other) == [other]
+    for run in ids[3:]:
+        (sweep_worker.project / ".runner" / "runs" / f"{run}.json").unlink()
+    assert meant(whole) == ids, "whatever is remembered here"
+    with pytest.raises(SpecError, match=f"{whole} means 12 runs") as caught:
+        runs.find_one(ctx, whole)
+    assert caught.value.advice[0] == ids[0]
+    with pytest.raises(SpecError, match="s- means"):
+        runs.find(ctx, "s-")
+
+
+def test_after_names_runs_of_the_same_host(sweep_worker: LocalWorker, name: str) -> None:
+    first = sweep(sweep_worker, "lr=1..2", f"name={name}")
+    (run,) = sweep(sweep_worker, f"after={first[0][:-2]},name:{name}")
+    assert spec_of(sweep_worker, run)["after"] == first
+    with pytest.raises(NotFound, match="no run s-none0"):
+        sweep(sweep_worker, "after=s-none0")
+    sweep_worker.file("hosts/other.toml", LINKED)
+    with pytest.raises(SpecError, match=f"after: {first[0]} is on local; a run on other cannot"):
+        sweep(sweep_worker, "host=other", f"after={first[0]}")
+    (sweep_worker.project / "hosts/other.toml").unlink()
+
+
+def test_the_spec_has_all_that_was_asked(sweep_worker: LocalWorker) -> None:
+    words = ["time_limit=12h", "restarts=7", "priority=-5", "stuck_after=30m", "on_stuck=restart"]
+    (run,) = sweep(sweep_worker, *words, "log_limit=1g")
+    spec = spec_of(sweep_worker, run)
+    asked = {"time_limit_s": 43200.0, "restarts": 7, "priority": -5, "stuck_after_s": 1800.0}
+    asked |= {"on_stuck": "restart", "log_limit_bytes": 10**9, "keep": None, "keep_best": None}
+    asked |= {"resumable": ["lr"], "secrets": [], "sweep": None, "origin": None, "after": []}
+    assert {key: spec[key] for key in asked} == asked
+
+
+def everything_below(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_secret_is_with_the_worker_alone(
+    warm_worker: LocalWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "s3cr3t-one")
+    file = tmp_path / "token"
+    file.write_text("s3cr3t-two\n")
+    words = ("secret.A_TOKEN", f"secret.B_TOKEN=@{file}", f"name={name}")
+    die_at(warm_worker, "sending the code", *words)
+    (intent,) = intents(warm_worker)
+    assert b"s3cr3t" not in intent.read_bytes()
+    assert base64.b64encode(b"s3cr3t-one") not in intent.read_bytes()
+    file.write_text("s3cr3t-new\n")
+    request = parse_submit(list(words), ["sleep", "60"])
+    die_with = parse_submit(list(words), ["true"])
+    assert "s3cr3t" not in repr(request)
+    assert submit.submit(warm_worker.ctx, die_with, lambda ids: None) == [intent.stem]
+    (run,) = submit.submit(warm_worker.ctx, request, lambda ids: None)
+    spec = spec_of(warm_worker, run)
+    assert spec["secrets"] == ["A_TOKEN", "B_TOKEN"]
+    kept = warm_worker.workspace / ".runner" / "secrets" / run
+    assert (kept / "A_TOKEN").read_bytes() == b"s3cr3t-one"
+    assert (kept / "B_TOKEN").read_bytes() == b"s3cr3t-new", "read again"
+    for folder in (warm_worker.project, warm_worker.run_folder(run)):
+        found = everything_below(folder)
+        assert b"s3cr3t" not in found
+        assert base64.b64encode(b"s3cr3t-one") not in found
+    warm_worker.cancel(run, now=True)
+
+
+def test_secrets_of_a_sweep_reach_every_run(
+    link: Link, sweep_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "s3cr3t-one")
+    sweep(sweep_worker, "host=far", "lr=1..3", "secret.A_TOKEN")
+    frames = wire.FrameReader().feed(link.sent)
+    asked = [wire.read_json(payload) for kind, _, payload in frames if kind == wire.REQ]
+    submits = [request for request in asked if request["verb"] == "submit"]
+    value = base64.b64encode(b"s3cr3t-one").decode()
+    assert [request["secrets"] for request in submits] == [{"A_TOKEN": value}] * 3
+    assert all(value not in json.dumps(request["spec"]) for request in submits)
+
+
+def test_a_secret_in_the_project_does_not_travel(
+    warm_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(warm_worker.project)
+    warm_worker.file("token.txt", "s3cr3t")
+    with pytest.raises(SpecError, match=r"secret\.T: 'token\.txt' would travel with the code"):
+        warm_worker.submit("true", words=("secret.T=@token.txt", f"name={name}"))
+    assert named(warm_worker, name) == set()
+    assert intents(warm_worker) == []
+    warm_worker.file(".runnerignore", "token.txt\n")
+    warm_worker.submit("true", words=("secret.T=@token.txt", f"name={name}"))
+    assert len(named(warm_worker, name)) == 1
+    (warm_worker.project / ".runnerignore").unlink()
+    (warm_worker.project / "token.txt").unlink()
+
+
+def test_a_secret_wins_over_the_hosts_variable(
+    warm_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "s3cr3t")
+    warm_worker.file("hosts/local.toml", 'runtime = "local"\n[env]\nA_TOKEN = "x"\nB = "y"\n')
+    run = warm_worker.submit("true", words=("secret.A_TOKEN",))
+    assert spec_of(warm_worker, run)["env"] == {"B": "y"}
+    (warm_worker.project / "hosts/local.toml").unlink()
 
 
 def data_frames(sent: bytes) -> list[int]:
@@ -338,7 +621,7 @@ def test_content_changed_between_reading_and_sending(warm_worker: LocalWorker, n
     meddled = dataclasses.replace(warm_worker.ctx, report=Meddling())
     request = parse_submit([f"name={name}"], ["true"])
     with pytest.raises(SpecError, match=r"a\.py changed while it was sent"):
-        submit.submit(meddled, request, lambda run: None)
+        submit.submit(meddled, request, lambda ids: None)
     assert named(warm_worker, name) == set()
     assert intents(warm_worker) == []
 
@@ -401,11 +684,33 @@ def test_no_room_on_the_worker_leaves_what_is_there(tiny_worker: LocalWorker) ->
     assert tiny_worker.wait(after).status.outcome == "done"
 
 
+def test_no_room_within_a_sweep_leaves_the_rest_to_the_same_words(
+    tiny_worker: LocalWorker,
+) -> None:
+    tiny_worker.host(slots=1)
+    tiny_worker.submit("sleep", "300")
+    filler = tiny_worker.workspace / "filler"
+    room = shutil.disk_usage(tiny_worker.workspace).free
+    filler.write_bytes(b"x" * (room - 600_000))
+    request = parse_submit(["each.n=1..120", "name=big"], ["true", "{n}"])
+    with pytest.raises(WorkerError, match="no room on its disk") as caught:
+        submit.submit(tiny_worker.ctx, request, lambda ids: None)
+    (intent,) = intents(tiny_worker)
+    assert f"of 120 runs of {intent.stem} were made; the same" in caught.value.advice[-1]
+    made = named(tiny_worker, "big")
+    assert 0 < len(made) < 120
+    filler.unlink()
+    ids = submit.submit(tiny_worker.ctx, request, lambda ids: None)
+    assert made < set(ids) == named(tiny_worker, "big")
+    assert ids[0] == f"{intent.stem}.1"
+    assert intents(tiny_worker) == []
+
+
 def test_intent_without_a_readable_spec_is_set_aside(warm_worker: LocalWorker, name: str) -> None:
     request = parse_submit([f"name={name}"], ["true"])
-    words = submit.intent_words(request)
+    words = intent_words(request)
     warm_worker.ctx.store.write_intent({"id": "cmd-00000", "words": words, "at": 1}).leave_open()
-    made = submit.submit(warm_worker.ctx, request, lambda run: None)
+    made = submit.submit(warm_worker.ctx, request, lambda ids: None)
     assert named(warm_worker, name) == set(made)
     assert [path.stem for path in intents(warm_worker)] == ["cmd-00000"]
     intents(warm_worker)[0].unlink()

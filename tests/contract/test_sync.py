@@ -169,7 +169,8 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., syn
         host = hostile_host(tmp_path, monkeypatch.setenv, {"submit": list(frames)})
         snapshot: Snapshot = read_snapshot(root)
         with Worker(host) as worker:
-            return sync.submit(worker, root, snapshot, {"id": "a-1"}, holds_snapshot=True)
+            spec = {"id": "a-1"}
+            return sync.submit(worker, root, snapshot, spec, secrets={}, holds_snapshot=True)
 
     return act
 
@@ -195,6 +196,23 @@ def test_wrong_answers_to_a_submit(
 ) -> None:
     with pytest.raises(WorkerError, match=says):
         submit(*frames)
+
+
+@pytest.mark.parametrize(
+    ("frames", "says"),
+    [
+        ([(wire.DATA, "00")], "out of turn"),
+        ([(wire.EVENT, {"need": "manifest"})], "out of turn"),
+        ([(wire.EVENT, {"need": ["0" * 64]})], "out of turn"),
+        ([(wire.REP, {"run": {"id": "s-1.2"}})], "answered for another run"),
+    ],
+)
+def test_wrong_answers_to_a_run_of_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: list[Frame], says: str
+) -> None:
+    host = hostile_host(tmp_path, monkeypatch.setenv, {"submit": frames})
+    with Worker(host) as worker, pytest.raises(WorkerError, match=says):
+        list(sync.submit_more(worker, [{"id": "s-1.1"}], secrets={}))
 
 
 def test_what_gathers_lies_where_no_listed_name_can(tmp_path: Path) -> None:

@@ -27,6 +27,32 @@ def test_a_command_is_taken_as_it_is() -> None:
     assert (job.entry, job.gpus, job.launcher, job.grace_s) == (None, "auto", "auto", 25.0)
 
 
+def test_limits_are_read() -> None:
+    job = parse(
+        entry="dqn.py",
+        time_limit="12h",
+        restarts=0,
+        stuck_after="30m",
+        on_stuck="restart",
+        log_limit="1g",
+        keep=3,
+        keep_best=1,
+        metric="eval/return",
+        resumable=["lr"],
+        params={"lr": 1e-3},
+    )
+    assert (job.time_limit_s, job.restarts, job.stuck_after_s) == (43200.0, 0, 1800.0)
+    assert (job.on_stuck, job.log_limit_bytes) == ("restart", 10**9)
+    assert (job.keep, job.keep_best, job.resumable) == (3, 1, ("lr",))
+
+
+def test_without_limits_there_are_none_but_restarts() -> None:
+    job = parse(entry="dqn.py")
+    assert (job.time_limit_s, job.restarts, job.stuck_after_s) == (None, 3, None)
+    assert (job.on_stuck, job.log_limit_bytes) == ("tell", None)
+    assert (job.keep, job.keep_best, job.resumable) == (None, None, ())
+
+
 @pytest.mark.parametrize("key", LATER)
 def test_keys_of_later_versions_are_refused_by_name(key: str) -> None:
     with pytest.raises(SpecError, match=f"{key} is not in this version yet"):
@@ -62,6 +88,26 @@ def test_keys_of_later_versions_are_refused_by_name(key: str) -> None:
         ({"entry": "a.py", "params": {"x": float("nan")}}, "params.x is nan"),
         ({"entry": "a.py", "params": {"x": [float("inf")]}}, "params.x is [inf]"),
         ({"entry": "a.py", "params": {"x": object()}}, "it must be what JSON can hold"),
+        ({"entry": "a.py", "time_limit": 12}, "time_limit is 12; it must be a duration"),
+        ({"entry": "a.py", "time_limit": "12"}, "time_limit is '12'; a bare number has no unit"),
+        ({"entry": "a.py", "time_limit": "0h"}, "time_limit is '0h'; it must be longer than no"),
+        ({"entry": "a.py", "stuck_after": "0s"}, "stuck_after is '0s'; it must be longer"),
+        ({"entry": "a.py", "restarts": -1}, "restarts is -1; it must be at least 0"),
+        ({"entry": "a.py", "restarts": 1001}, "restarts is 1001; it must be at most 1000"),
+        ({"entry": "a.py", "restarts": True}, "restarts is True; it must be a whole number"),
+        ({"entry": "a.py", "on_stuck": "stp"}, "on_stuck is 'stp'; it must be one of tell, rest"),
+        ({"entry": "a.py", "log_limit": "0g"}, "log_limit is '0g'; it must be more than nothing"),
+        ({"entry": "a.py", "log_limit": 5}, "log_limit is 5; it must be a size"),
+        ({"entry": "a.py", "keep": 0}, "keep is 0; it must be at least 1"),
+        ({"entry": "a.py", "keep_best": 1, "keep": 1}, "keep_best needs metric"),
+        ({"entry": "a.py", "keep_best": 1, "metric": "r"}, "keep_best needs keep"),
+        ({"entry": "a.py", "resumable": "lr"}, "resumable is 'lr'; it must be a list of"),
+        ({"entry": "a.py", "resumable": [1]}, "resumable is [1]; it must be a list of"),
+        (
+            {"entry": "a.py", "resumable": ["stps"], "params": {"steps": 1}},
+            "resumable has 'stps', which is not in [params] (did you mean 'steps'?)",
+        ),
+        ({"entry": "a.py", "time_limits": "1h"}, "time_limits is not known here (did you mean"),
         ({"entry": "a.py", "nprocs": 2}, "nprocs is not known here (did you mean 'nproc'?)"),
     ],
 )
