@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runner import states
 from runner.app.context import Context, on_hosts, seen, silent
-from runner.app.results import CancelReport
-from runner.app.runs import RunRef, by_host
+from runner.app.results import CancelReport, Contact
+from runner.app.runs import RunRef, by_host, list_runs
 from runner.errors import RunnerError, WorkerError
 from runner.model import Host
+from runner.units import plural
 from runner.wire import is_number
 
 
@@ -30,6 +32,41 @@ def cancel(ctx: Context, refs: Sequence[RunRef], now: bool = False) -> list[Canc
             else:
                 reports[run] = _unreached(host, run, error)
     return [reports[ref.id] for ref in refs]
+
+
+def cancel_all(
+    ctx: Context, host: str | None = None, now: bool = False
+) -> tuple[list[CancelReport], list[Contact]]:
+    """Stop every run of this project that has not ended, on all hosts or on one.
+
+    How many there are is said before. A host that does not answer is reported with `error` under
+    each run that was last seen alive there; one where none was is returned beside the reports.
+    """
+    listing = list_runs(ctx, host)
+    left = [run for run in listing.runs if run.status.state != states.ENDED]
+    silent_hosts = {contact.host: contact for contact in listing.hosts if contact.state != "ok"}
+    refs = [RunRef(run.id, run.host) for run in left if run.host not in silent_hosts]
+    if refs:
+        places = ", ".join(sorted({ref.host for ref in refs}))
+        ctx.report.note(f"stopping {plural(len(refs), 'run')} of this project on {places}")
+    reports = cancel(ctx, refs, now) if refs else []
+    for run in left:
+        contact = silent_hosts.get(run.host)
+        if contact is not None:
+            text = contact.error or f"{run.host}: no answer"
+            reports.append(
+                CancelReport(run.id, run.host, None, False, error=text, contact=contact.state)
+            )
+    unseen = [
+        contact
+        for name, contact in silent_hosts.items()
+        if name not in {run.host for run in left}
+        # where no worker is and none of ours was, there is nothing to stop
+        and (contact.state != "no-worker" or host is not None)
+    ]
+    if not reports and not unseen:
+        ctx.report.note("nothing to stop: every run of this project has ended")
+    return reports, unseen
 
 
 def _unreached(host: Host, run: str, error: RunnerError | None) -> CancelReport:

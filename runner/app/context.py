@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runner import inventory
+from runner import inventory, states
 from runner.app.results import Contact, Report, RunOnHost
 from runner.endpoint import Worker
 from runner.errors import ProvisionError, RunnerError, WorkerError
@@ -69,7 +69,7 @@ def seen(ctx: Context, worker: Worker, body: Any) -> RunOnHost:
     now = time.time()
     ctx.store.put(worker.host.name, status.to_json(), now)
     contact = Contact(worker.host.name, "ok", now, None, round(worker.clock_skew_s, 3))
-    return RunOnHost(status, contact, is_pulled(ctx, status.id))
+    return RunOnHost(status, contact, is_pulled(ctx, status.id, status.state, status.attempt))
 
 
 def seen_one(ctx: Context, worker: Worker, run: str, rows: list[Any]) -> RunOnHost | None:
@@ -89,7 +89,7 @@ def last_seen(ctx: Context, run: str, error: str | None = None) -> RunOnHost | N
         return None
     status = read_status(dict(record.run), record.host)
     contact = Contact(record.host, "unreachable", record.seen_at, error)
-    return RunOnHost(status, contact, is_pulled(ctx, run))
+    return RunOnHost(status, contact, is_pulled(ctx, run, status.state, status.attempt))
 
 
 def silent(host: Host, error: RunnerError | None, at: float | None = None) -> Contact:
@@ -99,9 +99,16 @@ def silent(host: Host, error: RunnerError | None, at: float | None = None) -> Co
     return Contact(host.name, state, at, str(error) if error else None, None, advice)
 
 
-def is_pulled(ctx: Context, run: str) -> bool:
-    """Whether the whole of an ended run was pulled."""
-    return bool(ctx.store.pulled(run).get("complete"))
+def is_pulled(ctx: Context, run: str, state: Any, attempt: Any) -> bool:
+    """Whether a run has ended and the whole of it was pulled, its last attempt included."""
+    return bool(state == states.ENDED and pulled_attempt(ctx, run) == attempt)
+
+
+def pulled_attempt(ctx: Context, run: str) -> int | None:
+    """The attempt after whose end the whole of a run was pulled; None where it was not."""
+    book = ctx.store.pulled(run)
+    attempt = book.get("attempt")
+    return attempt if book.get("complete") and isinstance(attempt, int) else None
 
 
 def on_hosts(

@@ -56,8 +56,9 @@ def pull(ctx: Context, ref: RunRef, to: Path | None = None) -> PullReport:
         _write_records(top, listing)
         run = _status(ctx, worker, ref)
         left_out = _left_out(listing)
-        complete = run.status.state == states.ENDED and not changed and not plan.kept
-        book.save(complete)
+        attempt = _ended_attempt(listing) if run.status.state == states.ENDED else None
+        whole = attempt == run.status.attempt and not changed and not plan.kept
+        book.save(complete=whole, attempt=attempt)
     ctx.report.done()
     return PullReport(
         run=ref.id,
@@ -76,6 +77,16 @@ def _left_out(listing: Mapping[str, Any]) -> tuple[str, ...]:
     """What its worker named as no plain file."""
     names = listing.get("skipped")
     return tuple(str(name)[:300] for name in names) if isinstance(names, list) else ()
+
+
+def _ended_attempt(listing: Mapping[str, Any]) -> int | None:
+    """The attempt with which the run had ended before its files were listed."""
+    try:
+        state = json.loads(str(listing.get("state")))
+        attempt = state["attempt"] if state["state"] == states.ENDED else None
+    except (KeyError, TypeError, ValueError):
+        return None
+    return attempt if isinstance(attempt, int) else None
 
 
 def _status(ctx: Context, worker: Worker, ref: RunRef) -> Any:
@@ -110,13 +121,14 @@ class _Book:
             self.known[file.name] = known
         self.save(complete=False)
 
-    def save(self, complete: bool) -> None:
+    def save(self, complete: bool, attempt: int | None = None) -> None:
         rows = {
             name: [known.size, known.mtime_ns, known.sha256, known.local_mtime_ns]
             for name, known in self.known.items()
         }
         places = dict(self._all, **{str(self._top): rows})
-        self._ctx.store.put_pulled(self._run, {"places": places, "complete": complete})
+        body = {"places": places, "complete": complete, "attempt": attempt}
+        self._ctx.store.put_pulled(self._run, body)
 
     def parts(self, remote: list[manifest.RemoteFile]) -> Mapping[str, int]:
         """Bytes here of files whose last pull was cut; only what never changes can go on."""

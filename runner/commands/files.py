@@ -1,12 +1,14 @@
-"""The files of runs."""
+"""The files of runs: brought here, what they take there, deleted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from runner.commands.invocation import open_output, open_project
+from runner.commands.invocation import asker, open_output, open_project, read_keys, require_runs
+from runner.errors import HostError, ProvisionError, SpecError
 from runner.usage import output_options
 
 
@@ -30,3 +32,111 @@ def pull(run: str | None, folder: str | None, as_json: bool, colour: str) -> Non
     out = open_output(as_json, colour)
     ctx = open_project(out)
     out.pulled(fetch(ctx, runs.find_one(ctx, run), Path(folder) if folder else None))
+
+
+@click.command()
+@click.argument("words", metavar="[host=H]", nargs=-1)
+@click.option("--all", "everyone", is_flag=True, help="Runs of every project.")
+@output_options
+def du(words: Sequence[str], everyone: bool, as_json: bool, colour: str) -> int:
+    """Show what takes space on hosts: runs, and what all of them share.
+
+    A file with several names counts once. Images and containers are not counted.
+
+    \b
+    Examples:
+      runner du
+      runner du host=gpu1 --all
+    """
+    keys = read_keys(words, "host")
+    from runner import tables
+    from runner.app import space
+
+    out = open_output(as_json, colour)
+    found = space.usage(open_project(out), keys.get("host"), everyone)
+    if as_json:
+        out.document(tables.space_document(found))
+    else:
+        if found.runs:
+            out.table(*tables.run_space_rows(found, everyone=everyone))
+            out.lines([""])
+        rows, right = tables.host_space_rows(found)
+        if len(rows) > 1:
+            out.table(rows, right)
+        out.report.note("images and containers are not counted")
+    silent = [host.contact for host in found.hosts if host.contact.state != "ok"]
+    for contact in silent:
+        text = contact.error or f"{contact.host}: no answer"
+        out.warn("\n".join([text, *(f"  {line.strip()}" for line in contact.advice)]))
+    return HostError.status if any(each.state == "unreachable" for each in silent) else 0
+
+
+@click.command()
+@click.argument("words", metavar="RUN…", nargs=-1)
+@click.option("--unpulled", is_flag=True, help="Also what was never pulled, unasked.")
+@click.option("--dry-run", "dry", is_flag=True, help="Only show what would be deleted.")
+@output_options
+def rm(words: Sequence[str], unpulled: bool, dry: bool, as_json: bool, colour: str) -> int:
+    """Delete ended runs on their hosts: code, checkpoints, logs, records.
+
+    What was pulled into results/ stays. A run that has not ended is refused, and so is one that
+    was not fully pulled, unless you say so.
+
+    \b
+    Examples:
+      runner rm dqn-7k3fa
+      runner rm name:baseline --dry-run
+    """
+    require_runs("rm", words)
+    from runner import tables
+    from runner.app import runs, space
+
+    out = open_output(as_json, colour)
+    ctx = open_project(out)
+    refs = runs.find_all(ctx, words)
+    ask = None if as_json else asker()
+    found = space.remove(ctx, refs, unpulled=unpulled, dry=dry, ask=ask)
+    if as_json:
+        out.document(tables.removal_document(found, dry=dry))
+    else:
+        out.table(tables.removal_rows(found, dry=dry), right=(2,))
+    missed = [row for row in found if row.error is not None]
+    for row in missed:
+        out.warn(str(row.error))
+    if not missed:
+        return 0
+    no_worker = all(row.contact == "no-worker" for row in missed)
+    return ProvisionError.status if no_worker else HostError.status
+
+
+@click.command()
+@click.argument("words", metavar="host=H", nargs=-1)
+@click.option("--dry-run", "dry", is_flag=True, help="Only show what would be removed.")
+@output_options
+def gc(words: Sequence[str], dry: bool, as_json: bool, colour: str) -> None:
+    """Remove what nobody needs on a host.
+
+    Leftovers of what was cut, contents and worker programs without a user, and the code of ended
+    runs: all of it once they were pulled, else what can be laid out again. Never a checkpoint or
+    a log.
+
+    \b
+    Example:
+      runner gc host=gpu1 --dry-run
+    """
+    keys = read_keys(words, "host")
+    if "host" not in keys:
+        raise SpecError("gc needs host=H", "runner host list")
+    from runner import tables
+    from runner.app import space
+
+    out = open_output(as_json, colour)
+    found = space.collect(open_project(out), keys["host"], dry)
+    if as_json:
+        out.document(tables.garbage_document(found))
+    elif found.items:
+        out.table(*tables.garbage_rows(found))
+    else:
+        out.report.note(f"{found.host}: nothing that nobody needs")
+    for text in found.kept:
+        out.report.note(f"{found.host}: {text}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runner import __version__
-from runner.commands.invocation import open_output, open_project, read_keys
+from runner.commands.invocation import asker, open_output, open_project, read_keys
 from runner.errors import HostError, ProvisionError, SpecError
 from runner.usage import Commands, output_options
 
@@ -69,18 +68,8 @@ def host_add(
     from runner.app import hosts
 
     out = open_output(as_json, colour)
-    ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
-    path = hosts.add(open_project(out), name, target, jump, fingerprint, ask)
+    path = hosts.add(open_project(out), name, target, jump, fingerprint, asker())
     out.made([], host=name, file=str(path))
-
-
-def _ask(question: str) -> str:
-    """The answer typed on the terminal; nothing at its end."""
-    from runner.screen import escaped
-
-    sys.stderr.write(escaped(question))
-    sys.stderr.flush()
-    return sys.stdin.readline().strip()
 
 
 @host.command("list")
@@ -124,6 +113,44 @@ def provision(words: Sequence[str], rebuild: bool, as_json: bool, colour: str) -
 
     out = open_output(as_json, colour)
     out.provisioned(make_worker(open_project(out), keys["host"], keys.get("image"), rebuild))
+
+
+@click.command()
+@click.argument("words", metavar="host=H", nargs=-1)
+@output_options
+def drain(words: Sequence[str], as_json: bool, colour: str) -> None:
+    """Let a host start nothing new; what runs there goes on.
+
+    What is submitted waits until the host is undrained. It outlives restarts of the worker.
+
+    \b
+    Example:
+      runner drain host=gpu1
+    """
+    _drain("drain", words, as_json, colour)
+
+
+@click.command()
+@click.argument("words", metavar="host=H", nargs=-1)
+@output_options
+def undrain(words: Sequence[str], as_json: bool, colour: str) -> None:
+    """Let a drained host take runs up again."""
+    _drain("undrain", words, as_json, colour)
+
+
+def _drain(command: str, words: Sequence[str], as_json: bool, colour: str) -> None:
+    keys = read_keys(words, "host")
+    if "host" not in keys:
+        raise SpecError(f"{command} needs host=H", "runner host list")
+    from runner import tables
+    from runner.app import drain as use
+
+    out = open_output(as_json, colour)
+    found = use.drain(open_project(out), keys["host"], command == "drain")
+    if as_json:
+        out.document(tables.drained_document(found))
+    else:
+        out.lines([tables.drained_line(found)])
 
 
 @click.command()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,20 @@ def open_project(out: Output) -> Context:
     from runner.app.context import open_context
 
     return open_context(out.report)
+
+
+def asker() -> Callable[[str], str] | None:
+    """Puts a question to whoever sits at the terminal; None where nobody does, as under cron."""
+    return _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
+
+
+def _ask(question: str) -> str:
+    """The answer typed on the terminal; nothing at its end."""
+    from runner.screen import escaped
+
+    sys.stderr.write(escaped(question))
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()
 
 
 def read_keys(words: Sequence[str], *allowed: str) -> dict[str, str]:

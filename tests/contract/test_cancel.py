@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from pathlib import Path
 
 import processes
 import pytest
 
 from runner.app.results import CancelReport
+from runner.cli import main
 from tests.helpers.local_worker import LocalWorker
 from tests.helpers.wait import wait_for
 
@@ -159,3 +162,118 @@ def test_an_out_of_reach_host_is_reported_and_its_run_not_called_stopped(
     (report,) = cancel.cancel(local_worker.ctx, [runs.RunRef("cmd-abcde", "gone")])
     assert report.error
     assert report.outcome is None
+
+
+# -- all of them
+
+Capture = pytest.CaptureFixture[str]
+SLEEP = "import time; time.sleep(600)"
+
+
+def test_all_stops_every_run_of_this_project_and_of_no_other(
+    local_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    local_worker.host(slots=3)
+    theirs = local_worker.python(SLEEP)
+    local_worker.until(theirs, "running")
+    pid = local_worker.launcher(theirs)
+    local_worker.file("runner.toml", 'name = "q"\nid = "q-1"\n')
+    ended = local_worker.submit("true")
+    local_worker.wait(ended)
+    live = [local_worker.python(SLEEP) for _ in range(2)]
+    for run in live:
+        local_worker.until(run, "running")
+    queued = local_worker.submit("true")
+    monkeypatch.chdir(local_worker.project)
+    assert main(["cancel", "--all", "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["format"] == 1
+    assert {row["run"]: row["outcome"] for row in body["runs"]} == dict.fromkeys(
+        [*live, queued], "cancelled"
+    )
+    assert local_worker.state(queued)["attempt"] == 0
+    assert local_worker.state(theirs)["state"] == "running"
+    assert local_worker.launcher(theirs) == pid
+    assert main(["cancel", "--all"]) == 0
+    assert main(["cancel", "host=local", "--now"]) == 0
+    assert capsys.readouterr() == ("", "")
+    local_worker.cancel(theirs, now=True)
+
+
+def test_how_many_will_be_stopped_is_said_before(local_worker: LocalWorker) -> None:
+    from runner.app import cancel
+
+    for _ in range(2):
+        local_worker.until(local_worker.python(SLEEP), "running")
+    ctx = local_worker.ctx
+    reports, unseen = cancel.cancel_all(ctx, "local", now=True)
+    assert (len(reports), unseen) == (2, [])
+    assert "stopping 2 runs of this project on local" in local_worker.report.notes
+    assert cancel.cancel_all(ctx) == ([], [])
+    assert local_worker.report.notes[-1].startswith("nothing to stop")
+
+
+def test_all_names_what_could_not_be_stopped(
+    local_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    run = local_worker.python(SLEEP)
+    local_worker.until(run, "running")
+    far = local_worker.python(SLEEP)
+    local_worker.status(far)
+    record = local_worker.project / f".runner/runs/{far}.json"
+    body = json.loads(record.read_bytes())
+    local_worker.file("hosts/gone.toml", 'ssh = "runner-no-such-host.invalid"\n')
+    monkeypatch.chdir(local_worker.project)
+    assert main(["cancel", "host=gone"]) == 3
+    assert "what runs there was NOT stopped" in capsys.readouterr().err
+    # as if it had been seen there last
+    lost = {**body, "host": "gone", "run": {**body["run"], "id": "cmd-lost1"}}
+    (record.parent / "cmd-lost1.json").write_text(json.dumps(lost))
+    assert main(["cancel", "--all"]) == 3
+    shown = capsys.readouterr()
+    assert "cmd-lost1 was NOT stopped" in shown.err
+    assert run in shown.out and far in shown.out
+    assert {local_worker.state(each)["outcome"] for each in (run, far)} == {"cancelled"}
+
+
+def test_all_that_was_cancelled_stays_so_after_a_restart(local_worker: LocalWorker) -> None:
+    from runner.app import cancel
+
+    local_worker.host(slots=1)
+    runs = [local_worker.python(SLEEP) for _ in range(3)]
+    local_worker.until(runs[0], "running")
+    cancel.cancel_all(local_worker.ctx)
+    before = [local_worker.state(run) for run in runs]
+    local_worker.kill(local_worker.supervisor, local_worker.dispatcher)
+    other = local_worker.submit("true")
+    assert local_worker.wait(other).status.outcome == "done"
+    assert [local_worker.state(run) for run in runs] == before
+    assert {state["outcome"] for state in before} == {"cancelled"}
+    assert [state["attempt"] for state in before] == [1, 0, 0]
+
+
+def test_hundreds_of_queued_runs_are_cancelled_in_a_moment(local_worker: LocalWorker) -> None:
+    from runner.app import cancel
+
+    local_worker.host(slots=1)
+    first = local_worker.python(SLEEP)
+    local_worker.until(first, "running")
+    spec = json.loads((local_worker.run_folder(first) / "spec.json").read_bytes())
+    ids = [f"cmd-many{number:03d}" for number in range(400)]
+    for run in ids:
+        _put_queued(local_worker.run_folder(run), {**spec, "id": run})
+    wait_for(lambda: all(local_worker.state(run) for run in ids), 60, "all taken up")
+    began = time.monotonic()
+    reports, _ = cancel.cancel_all(local_worker.ctx, now=True)
+    took_s = time.monotonic() - began
+    assert len(reports) == 401
+    assert {report.outcome for report in reports} == {"cancelled"}
+    assert took_s < 8, f"{took_s:.1f} s"  # a second or two on a quiet machine
+
+
+def _put_queued(folder: Path, spec: dict[str, object]) -> None:
+    """A run as submit makes it; its snapshot is there."""
+    temporary = folder.with_name(f".tmp-{folder.name}")
+    (temporary / "attempts").mkdir(parents=True)
+    (temporary / "spec.json").write_text(json.dumps(spec))
+    temporary.rename(folder)

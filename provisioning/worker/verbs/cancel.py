@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional, Tuple
 
 import processes
 import records
+import resumes
 import view
 import wakeup
 from paths import RunPaths
@@ -16,40 +17,80 @@ from runner import states
 from verbs import Call
 
 POLL_S = 0.02
+POLL_MOST_S = 0.2
+"""A look at many runs costs more, and so comes less often."""
+LOOK_SHARE = 4
+"""At most one part in so many of the time is spent looking."""
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     """{"ids": [...], "now": bool} → EVENT {"run", "state", "grace_s"}; {"results": [...]}."""
-    runs = [call.run(name) for name in request.get("ids") or []]
+    ids = dict.fromkeys(request.get("ids") or [])
+    orders = {name: _Order(call.run(name)) for name in ids}
     began = time.monotonic()
-    before = [paths.id for paths in runs if _state(paths)["state"] == states.ENDED]
-    for paths in runs:
-        if paths.id not in before:
-            _order(call, paths, bool(request.get("now")))
-    results: Dict[str, Dict[str, Any]] = {}
-    told: Dict[str, str] = {}
-    while len(results) < len(runs):
+    for order in orders.values():
+        order.give(call, bool(request.get("now")))
+    left = list(orders.values())
+    while True:
         call.keep_up()
-        for paths in runs:
-            if paths.id in results:
-                continue
-            state = _state(paths)
-            if state["state"] == states.ENDED:
-                results[paths.id] = _result(paths, state, paths.id in before, began)
-            elif told.get(paths.id) != state["state"]:
-                told[paths.id] = state["state"]
-                call.event(run=paths.id, state=state["state"], grace_s=_grace_s(paths))
-        if len(results) < len(runs):
-            time.sleep(POLL_S)
-    return {"results": [results[paths.id] for paths in runs]}
+        looked = time.monotonic()
+        left = [order for order in left if not order.is_over(call, began)]
+        if not left:
+            return {"results": [orders[name].result for name in request.get("ids") or []]}
+        spent = time.monotonic() - looked
+        time.sleep(min(POLL_MOST_S, max(POLL_S, LOOK_SHARE * spent)))
 
 
-def _order(call: Call, paths: RunPaths, now: bool) -> None:
-    """Leave the word in the run's folder: it outlives every process."""
-    # empty files: a full disk must not keep the run that fills it from being stopped
-    for path in [paths.cancel_now, paths.cancel] if now else [paths.cancel]:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-    wakeup.poke(call.workspace, paths.id)
+class _Order:
+    """One run that is to stop."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self.result: Dict[str, Any] = {}
+        self._paths = paths
+        self._before = False
+        self._seen: Optional[Tuple[int, int]] = None
+        self._told: Optional[str] = None
+
+    def give(self, call: Call, now: bool) -> None:
+        """Leave the word in the run's folder: it outlives every process."""
+        state = _state(self._paths)
+        self._before = _is_ended(self._paths, state)
+        if self._before:
+            return
+        paths = self._paths
+        # empty files: a full disk must not keep the run that fills it from being stopped
+        for path in [paths.cancel_now, paths.cancel] if now else [paths.cancel]:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        wakeup.poke(call.workspace, paths.id)
+
+    def is_over(self, call: Call, began: float) -> bool:
+        """Whether the run has ended; its state is read only when it was written anew."""
+        seen = _written(self._paths.state)
+        if seen is not None and seen == self._seen:
+            return False
+        self._seen = seen
+        state = _state(self._paths)
+        if _is_ended(self._paths, state):
+            self.result = _result(self._paths, state, self._before, began)
+            return True
+        if self._told != state["state"]:
+            self._told = state["state"]
+            call.event(run=self._paths.id, state=state["state"], grace_s=_grace_s(self._paths))
+        return False
+
+
+def _is_ended(paths: RunPaths, state: Dict[str, Any]) -> bool:
+    """Whether a run has ended and nobody has resumed it since."""
+    return state["state"] == states.ENDED and not resumes.is_pending(paths, state)
+
+
+def _written(path: str) -> Optional[Tuple[int, int]]:
+    """Something that differs each time a record was written; None when there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
 
 
 def _result(paths: RunPaths, state: Dict[str, Any], before: bool, began: float) -> Dict[str, Any]:

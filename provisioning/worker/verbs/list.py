@@ -25,6 +25,8 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     paths = call.run(request.get("run"))
     skipped: List[str] = []
     rows: List[List[Any]] = []
+    # before the files: a run that had ended then writes none after it
+    state = _text(paths.state)
     for kind, folder in folders(paths).items():
         known = _code_files(call, paths) if kind == "work" else set()
         for path, found in _files(folder, skipped, kind):
@@ -35,7 +37,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     call.send_rows(rows)
     return {
         "spec": _text(paths.spec),
-        "state": _text(paths.state),
+        "state": state,
         "skipped": skipped[:100],
     }
 

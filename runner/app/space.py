@@ -1,0 +1,252 @@
+"""What takes space on hosts, and making room: runs that are deleted, and what nobody needs."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from runner.app.context import Context, is_pulled, on_hosts, pulled_attempt, seen, silent
+from runner.app.results import Contact, Garbage, HostSpace, Removal, RunSpace, SpaceListing
+from runner.app.runs import RunRef, by_host
+from runner.endpoint import LinkLost
+from runner.errors import (
+    Conflict,
+    HostError,
+    ProvisionError,
+    RunnerError,
+    SpecError,
+    Unreachable,
+    WorkerError,
+    WrongState,
+)
+from runner.model import Host
+from runner.units import plural, size
+from runner.wire import is_number
+
+SHARED = ("contents", "bundles", "home", "leftovers")
+Ask = Callable[[str], str]
+
+
+def usage(ctx: Context, host: str | None = None, everyone: bool = False) -> SpaceListing:
+    """What runs of this project (or of all, with `everyone`) take, host by host.
+
+    A host that does not answer is named; asked for by its name, what is wrong with it is raised.
+    """
+    asked = [ctx.host(host)] if host else list(ctx.hosts.values())
+    answers = on_hosts(asked, lambda each: _usage(ctx, each, everyone))
+    ctx.report.done()
+    runs: list[RunSpace] = []
+    hosts: list[HostSpace] = []
+    for each, found, error in answers:
+        if found is not None:
+            runs += found[0]
+            hosts.append(found[1])
+            continue
+        if error is not None and host and not isinstance(error, Unreachable):
+            raise error
+        if each.runtime == "local" and isinstance(error, SpecError):
+            raise error  # a word or file of ours, whoever was asked for
+        hosts.append(HostSpace(silent(each, error)))
+    return SpaceListing(tuple(runs), tuple(hosts))
+
+
+def _usage(ctx: Context, host: Host, everyone: bool) -> tuple[list[RunSpace], HostSpace]:
+    with ctx.connect(host) as worker:
+        ctx.report.step(f"{host.name}: counting")
+        reply, rows = worker.call("usage", project=None if everyone else ctx.project.id)
+        skew = round(worker.clock_skew_s, 3)
+    runs = [_run_space(ctx, host.name, row) for row in rows]
+    shared, others, disk = (_table(reply, key) for key in ("shared", "others", "disk"))
+    return runs, HostSpace(
+        contact=Contact(host.name, "ok", time.time(), None, skew),
+        shared={name: _count(shared, name) for name in SHARED},
+        others_runs=_count(others, "runs"),
+        others_bytes=_count(others, "bytes"),
+        disk_total=_count(disk, "total"),
+        disk_free=_count(disk, "free"),
+    )
+
+
+def _run_space(ctx: Context, host: str, row: Any) -> RunSpace:
+    if not isinstance(row, dict) or not isinstance(row.get("run"), str):
+        raise WorkerError(f"{host}: what its runs take cannot be read")
+    outcome = row.get("outcome")
+    return RunSpace(
+        run=row["run"],
+        host=host,
+        project=_table(row, "project"),
+        state=str(row.get("state")),
+        outcome=outcome if isinstance(outcome, str) else None,
+        pulled=is_pulled(ctx, row["run"], row.get("state"), row.get("attempt")),
+        code=_count(row, "code"),
+        checkpoints=_count(row, "checkpoints"),
+        logs=_count(row, "logs"),
+        records=_count(row, "records"),
+    )
+
+
+def remove(
+    ctx: Context,
+    refs: Sequence[RunRef],
+    *,
+    unpulled: bool = False,
+    dry: bool = False,
+    ask: Ask | None = None,
+) -> list[Removal]:
+    """Delete ended runs on their hosts, and the records of them here; one report each.
+
+    unpulled: also those of which something was never pulled; without it somebody is asked, or,
+    where `ask` is None, Conflict is raised. Raises WrongState for a run that has not ended. Then
+    nothing was deleted. A host that does not answer is reported with `error`.
+    """
+    groups = by_host(ctx, refs)
+    wanted = {host.name: ids for host, ids in groups}
+    found: dict[str, Removal] = {}
+    for host, rows, error in on_hosts(
+        [host for host, _ in groups], lambda host: _look(ctx, host, wanted[host.name])
+    ):
+        for run in wanted[host.name]:
+            found[run] = rows[run] if rows is not None else _missed(host, run, error)
+    ctx.report.done()
+    going = [row for row in found.values() if row.error is None]
+    left = [row for row in going if not row.pulled and not row.gone]
+    if left and not unpulled and not dry:
+        _ask_for(ctx, left, [ref.id for ref in refs], ask)
+    if not dry:
+        found.update(_remove_all(ctx, groups, going))
+    return [found[ref.id] for ref in refs]
+
+
+def _look(ctx: Context, host: Host, ids: list[str]) -> dict[str, Removal]:
+    """What would go. Raises WrongState."""
+    with ctx.connect(host) as worker:
+        _, statuses = worker.call("runs", ids=ids)
+        pulled = {run.id for run in (seen(ctx, worker, body) for body in statuses) if run.pulled}
+        reply, _ = worker.call("remove", runs=ids, dry=True)
+    rows = _rows(host.name, reply, ids)
+    for run, row in rows.items():
+        if row.get("why"):
+            advice = "cancel first, or let it end:"
+            raise WrongState(f"{host.name}: {row['why']}", advice, f"  runner cancel {run}")
+    return {
+        run: Removal(run, host.name, _count(row, "bytes"), run in pulled, bool(row.get("gone")))
+        for run, row in rows.items()
+    }
+
+
+def _ask_for(ctx: Context, left: Sequence[Removal], words: Sequence[str], ask: Ask | None) -> None:
+    """Let somebody decide over what was not pulled. Raises Conflict unless they typed yes."""
+    names = [f"{row.run}  {size(row.bytes)} on {row.host}" for row in left]
+    what = f"{left[0].run} is" if len(left) == 1 else f"{len(left)} runs are"
+    them = "it" if len(left) == 1 else "them"
+    if ask is not None:
+        for name in names:
+            ctx.report.note(name)
+        question = f"{what} not fully pulled. Type yes to delete {them} all the same: "
+        if ask(question).strip().lower() == "yes":
+            return
+    raise Conflict(
+        f"{what} not fully pulled; nothing was deleted",
+        *names,
+        f"pull {them} first, or delete all the same:",
+        "  " + shlex.join(["runner", "rm", *words, "--unpulled"]),
+    )
+
+
+def _remove_all(
+    ctx: Context, groups: Sequence[tuple[Host, list[str]]], going: Sequence[Removal]
+) -> dict[str, Removal]:
+    before = {row.run: row for row in going}
+    wanted = {host.name: [run for run in ids if run in before] for host, ids in groups}
+    hosts = [host for host, _ in groups if wanted[host.name]]
+    out: dict[str, Removal] = {}
+    broken: RunnerError | None = None
+    for host, rows, error in on_hosts(hosts, lambda host: _remove(ctx, host, wanted[host.name])):
+        if error is not None and not isinstance(error, (HostError, ProvisionError)):
+            broken = broken or error
+            continue
+        for run in wanted[host.name]:
+            if rows is None:
+                out[run] = _missed(host, run, error)
+                continue
+            ctx.store.forget(run)
+            known, row = before[run], rows[run]
+            out[run] = Removal(run, host.name, _count(row, "bytes"), known.pulled, known.gone)
+    ctx.report.done()
+    if broken is not None:
+        raise broken
+    return out
+
+
+def _remove(ctx: Context, host: Host, ids: list[str]) -> Mapping[str, Mapping[str, Any]]:
+    def on_event(event: Mapping[str, Any]) -> None:
+        ctx.report.step(f"{host.name}: {event.get('run')} deleted")
+
+    with ctx.connect(host) as worker:
+        ctx.report.step(f"{host.name}: deleting {plural(len(ids), 'run')}")
+        reply, _ = worker.call("remove", runs=ids, dry=False, on_event=on_event)
+    return _rows(host.name, reply, ids)
+
+
+def _rows(host: str, reply: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    rows = reply.get("removed")
+    found: dict[str, Mapping[str, Any]] = {
+        str(row.get("run")): row
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict)
+    }
+    if set(found) != set(ids):
+        raise WorkerError(f"{host}: the worker did not say what became of the runs")
+    return found
+
+
+def _missed(host: Host, run: str, error: RunnerError | None) -> Removal:
+    """A run that could not be deleted; after a link that was lost on the way nobody knows."""
+    if error is not None and not isinstance(error, (HostError, ProvisionError)):
+        raise error  # a refusal: nothing of this command is to be done
+    unsure = isinstance(error, LinkLost)
+    text = f"{error}; {run} " + (
+        "may be gone: type the same again" if unsure else "was NOT deleted"
+    )
+    return Removal(run, host.name, error=text, contact=silent(host, error).state)
+
+
+def collect(ctx: Context, name: str, dry: bool = False) -> Garbage:
+    """Remove what nobody needs on a host (`dry`: only say what that is): leftovers, contents and
+    worker programs without a user, the code of ended runs as far as it can be laid out again.
+    """
+    host = ctx.host(name)
+    pulled = {
+        record.id: attempt
+        for record in ctx.store.records()
+        if record.host == name and (attempt := pulled_attempt(ctx, record.id)) is not None
+    }
+    with ctx.connect(host) as worker:
+        ctx.report.step(f"{name}: looking for what nobody needs")
+        reply, rows = worker.call("gc", dry=dry, pulled=pulled)
+    ctx.report.done()
+    items = [row for row in rows if isinstance(row, dict)]
+    kept = reply.get("kept")
+    return Garbage(
+        host=name,
+        items=tuple(
+            (str(row.get("what")), _count(row, "bytes"), str(row.get("why"))) for row in items
+        ),
+        bytes=_count(reply, "bytes"),
+        kept=tuple(map(str, kept)) if isinstance(kept, list) else (),
+        disk_free=_count(_table(reply, "disk"), "free"),
+        dry=dry,
+    )
+
+
+def _table(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = body.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _count(body: Mapping[str, Any], key: str) -> int:
+    """A count or size that a worker told; 0 for what is none."""
+    value: Any = body.get(key)
+    return max(0, int(value)) if is_number(value) else 0
