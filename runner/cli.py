@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runner import __version__
-from runner.commands import files, follow, hosts, look, stop, submit
+from runner.commands import again, files, follow, hosts, look, stop, submit
 from runner.commands.invocation import Invocation
 from runner.errors import (
     INTERRUPTED_STATUS,
@@ -45,8 +45,11 @@ def commands() -> None:
 for _command in (
     *(hosts.init, hosts.host, hosts.provision),
     *(submit.submit, submit.jobs),
-    *(look.ps, look.status, look.wait),
-    *(follow.tail, files.pull, look.plot, stop.cancel, hosts.version),
+    *(again.resume, again.fork, again.reproduce),
+    *(look.ps, look.status, look.why, look.wait),
+    *(follow.tail, files.pull, look.plot, look.stack),
+    *(stop.cancel, files.du, files.rm, files.gc),
+    *(hosts.drain, hosts.undrain, hosts.version),
 ):
     commands.add_command(_command)  # in the order of a day's work
 

@@ -1,9 +1,16 @@
 """The documents `--json` prints (pure): one object each, `format` 1, times RFC 3339 in UTC.
 
-A run: id host job project name tags sweep state outcome cause position reason submitted_at
-started_at ended_at attempt restarts_left nproc gpus[] image params{} argv[] snapshot code{} metric
-step metrics{} progress_at exit{} log_bytes checkpoints[] attempts[] pulled contact{state, at}
-clock_skew_s. Its times are the worker's, `contact.at` is ours; the skew is theirs minus ours.
+A run: id host job project name tags sweep state outcome cause position reason waits{kind, …}
+submitted_at started_at ended_at attempt restarts_left priority after[] time_limit_s ran_s
+stuck{since_at, action} origin{kind, run, checkpoint} secrets[] nproc gpus[] image params{} given[]
+argv[] snapshot code{} metric step metrics{} progress_at exit{} log_bytes checkpoints[] attempts[]
+pulled contact{state, at} clock_skew_s. Its times are the worker's, `contact.at` is ours; the skew
+is theirs minus ours. `ran_s` counts attempts that have ended; `secrets` are names.
+
+`why`: id host state outcome kind text facts{} advice[{text, command}]. `kind` is what a queued run
+waits for (order gpus slot after drained disk pause queued), how a live one goes (starting running
+stuck stopping), or the kind of the cause of its end (`done` for none). `facts`: waits cause stuck
+others[{id, state, outcome, step, reason}] log[] log_rank stack[] interval_s asked_at grace_s.
 
 `status` gives one run with `format` beside its keys. Lists are {"format", "runs", "hosts"}; a host
 there is {"name", "contact": {"state", "at"}, "error", "clock_skew_s"}. Readers ignore keys they do
@@ -19,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.advice import Reason
 from runner.app.results import (
     CancelReport,
     Contact,
@@ -26,6 +34,8 @@ from runner.app.results import (
     Listing,
     PullReport,
     RunOnHost,
+    StackReport,
+    WhyReport,
     WorkerVersion,
 )
 from runner.model import Host, JobSpec
@@ -85,6 +95,45 @@ def run(item: RunOnHost) -> dict[str, Any]:
 def status(item: RunOnHost) -> dict[str, Any]:
     """What `status` prints."""
     return {"format": FORMAT, **run(item)}
+
+
+def why(report: WhyReport, reason: Reason) -> dict[str, Any]:
+    """What `why` prints."""
+    told, facts = report.run.status, report.facts
+    others = [
+        {key: getattr(other, key) for key in ("id", "state", "outcome", "step", "reason")}
+        for other in facts.others.values()
+    ]
+    table = {
+        "waits": told.waits,
+        "cause": told.cause,
+        "stuck": told.stuck,
+        "others": others,
+        "log": list(facts.log),
+        "log_rank": facts.log_rank,
+        "stack": list(facts.stack),
+        "interval_s": facts.interval_s,
+        "asked_at": facts.asked_at,
+        "grace_s": facts.grace_s,
+    }
+    return {
+        "format": FORMAT,
+        "id": told.id,
+        "host": report.run.host,
+        "state": told.state,
+        "outcome": told.outcome,
+        "kind": reason.kind,
+        "text": reason.text,
+        "facts": _with_times(table),
+        "advice": [{"text": item.text, "command": item.command} for item in reason.advice],
+        "contact": contact(report.run.contact),
+        "clock_skew_s": report.run.contact.clock_skew_s,
+    }
+
+
+def stack(report: StackReport) -> dict[str, Any]:
+    """What `stack` prints."""
+    return {"format": FORMAT, **dataclasses.asdict(report)}
 
 
 def listing(found: Listing) -> dict[str, Any]:

@@ -26,13 +26,17 @@ from runner.app.results import (
     ProvisionReport,
     PullReport,
     RunOnHost,
+    StackReport,
+    WhyReport,
     WorkerVersion,
 )
 from runner.errors import OutputError, RunFailed, RunnerError, SpecError
 from runner.model import Host, JobSpec
-from runner.rows import ending_line, run_rows, status_lines
+from runner.reasons import explain, reason_lines
+from runner.rows import ending_line, run_rows
 from runner.screen import Paint, TailFilter, cut, escaped, table
-from runner.units import moment, plural, size, took
+from runner.sheet import status_lines
+from runner.units import duration, moment, plural, size, took
 from runner.values import type_name
 
 STEP_PATIENCE_S = 1.0
@@ -185,6 +189,10 @@ class Output:
         """The JSON document."""
         self.lines([documents.text(body)])
 
+    def table(self, rows: Sequence[Sequence[Any]], right: Iterable[int] = ()) -> None:
+        """Results in aligned columns; `right` names those of numbers."""
+        self._table(rows, right)
+
     def _table(self, rows: Sequence[Sequence[Any]], right: Iterable[int] = ()) -> None:
         self.lines(table(rows, right=right, columns=self.columns, paint=self._paint))
 
@@ -202,7 +210,7 @@ class Output:
         if self._json:
             self.document(documents.listing(found))
         elif found.runs:
-            rows, right = run_rows(found.runs, self._clock(), with_project=everyone)
+            rows, right = run_rows(found.runs, self._clock(), everyone=everyone)
             self._table(rows, right)
         elif not any(contact.error for contact in found.hosts):
             self.report.note("no runs here yet")
@@ -239,6 +247,30 @@ class Output:
             self.lines(lines)
         if run.contact.state != "ok":
             self.warn(self._silence(run.contact, [run]))
+
+    def why(self, report: WhyReport) -> None:
+        """Why a run is where it is, and what to type next; commands stand alone on their lines."""
+        reason = explain(report, self._clock())
+        if self._json:
+            self.document(documents.why(report, reason))
+        else:
+            self.lines(reason_lines(report.run, reason, self.columns, self._paint))
+        if report.run.contact.state != "ok":
+            self.warn(self._silence(report.run.contact, [report.run]))
+
+    def stack(self, report: StackReport) -> None:
+        """What each rank was doing; what could not be read goes to stderr."""
+        if self._json:
+            self.document(documents.stack(report))
+        else:
+            lines = []
+            for rank in report.ranks:
+                pid = "" if rank.pid is None else f"  pid {rank.pid}"
+                lines += ["", f"rank {rank.rank}{pid}"]
+                lines += [f"  {escaped(line)}".rstrip() for line in rank.text.rstrip().split("\n")]
+            self.lines(lines[1:])
+        if report.problem is not None:
+            self.warn(f"{report.host}: {report.problem}")
 
     def ending(self, run: RunOnHost) -> str:
         """A run and how it ended, on one line of stdout."""
@@ -280,7 +312,8 @@ class Output:
             self.document(documents.jobs([job]))
             return
         started = f"{job.name}  {shlex.join(job.command)}  nproc={job.nproc}  gpus={job.gpus}"
-        self.lines([escaped(f"{started}  launcher={job.launcher}  grace={job.grace_s:.0f}s"), ""])
+        lines = [f"{started}  launcher={job.launcher}  grace={job.grace_s:.0f}s", job_limits(job)]
+        self.lines([*(escaped(line) for line in lines if line), ""])
         rows: list[Sequence[Any]] = [("PARAMETER", "TYPE", "DEFAULT")]
         for key, value in job.params.items():
             rows.append((key, type_name(value), json.dumps(value, ensure_ascii=False)))
@@ -398,6 +431,20 @@ class Output:
         with _writing():
             stream.write(data)
             stream.flush()
+
+
+def job_limits(job: JobSpec) -> str:
+    """What a job says of its runs' limits, as `key=value`; nothing of what it leaves alone."""
+    spans = {"time_limit": job.time_limit_s, "stuck_after": job.stuck_after_s}
+    counts = {"restarts": job.restarts, "keep": job.keep, "keep_best": job.keep_best}
+    parts = [f"{key}={duration(value)}" for key, value in spans.items() if value is not None]
+    parts += [f"on_stuck={job.on_stuck}"] if job.stuck_after_s is not None else []
+    parts += [f"{key}={value}" for key, value in counts.items() if value is not None]
+    if job.log_limit_bytes is not None:
+        parts.append(f"log_limit={size(job.log_limit_bytes)}")
+    if job.resumable:
+        parts.append(f"resumable={','.join(job.resumable)}")
+    return "  ".join(parts)
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

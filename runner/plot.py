@@ -12,7 +12,7 @@ from pathlib import Path
 
 from runner.app.results import Curve
 from runner.errors import NotFound, SpecError
-from runner.rows import KNOWN_METRICS, metric_of
+from runner.readings import KNOWN_METRICS, metric_of
 from runner.screen import Paint, cut, escaped, padded, width
 from runner.units import number, steps
 

@@ -1,62 +1,57 @@
-"""Runs as people read them: rows for `ps`, lines for `status` (pure).
-
-Times of a run are its worker's; they are compared with the worker's clock only, which is ours plus
-the host's skew. Of a host that is silent they count up to when it was last heard.
-"""
+"""Runs in a line each: the table of `ps`, and the line a run ends with (pure)."""
 
 from __future__ import annotations
 
+import collections
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from runner import states
 from runner.app.results import RunOnHost
-from runner.model import Host
-from runner.screen import Paint, escaped, padded, width
-from runner.units import ago, duration, memory, moment, number, plural, size, steps
-from runner.wire import RunStatus, is_metric, is_number
+from runner.readings import (
+    COLOURS,
+    cause_text,
+    elapsed_s,
+    limit_left,
+    metric_of,
+    share_done,
+    short_cause,
+    steps_total,
+    stuck_note,
+    time_left,
+)
+from runner.screen import Paint, escaped
+from runner.units import ago, duration, number, steps
+from runner.wire import RunStatus
 
-KNOWN_METRICS = ("eval/return", "reward", "charts/episodic_return", "rollout/ep_rew_mean")
-COLOURS = {
-    "FAILED": "red",
-    "RUNNING": "green",
-    "QUEUED": "yellow",
-    "STARTING": "yellow",
-    "STOPPING": "yellow",
-}
-_LEAST_SHARE = 0.01
-"""Below this share of the steps a time left would be a guess."""
-
-
-def worker_now(run: RunOnHost, now: float) -> float:
-    """The worker's clock now, or when it was last heard."""
-    heard = run.contact.at if run.contact.state != "ok" and run.contact.at is not None else now
-    return heard + (run.contact.clock_skew_s or 0.0)
-
-
-def metric_of(metrics: Mapping[str, Any], chosen: str | None) -> tuple[str, float] | None:
-    """The metric to show: the job's choice, else the first known one present."""
-    for name in (chosen,) if chosen else KNOWN_METRICS:
-        value: Any = metrics.get(name)
-        if is_metric(value):
-            return name, float(value)
-    return None
+MOST_MEMBERS = 20
+"""Of a sweep with more, only those that live or failed have lines of their own."""
+_NEAR_S = 600.0
+_NEAR_SHARE = 0.1
+"""A time limit is near when so much of it is left, or less."""
 
 
 def run_rows(
-    runs: Sequence[RunOnHost], now: float, *, with_project: bool = False
+    runs: Sequence[RunOnHost], now: float, *, everyone: bool = False
 ) -> tuple[list[list[Any]], tuple[int, ...]]:
-    """The table of `ps` and which of its columns hold numbers."""
+    """The table of `ps` and which of its columns hold numbers.
+
+    A sweep's runs stand together under a line of their own, in the place of the first; `everyone`
+    names each, and the projects.
+    """
     head = ["RUN", "STATE", "HOST", "GPU", "STEPS", "", "RETURN", "TIME", "NOTE"]
-    if with_project:
+    if everyone:
         head.insert(1, "PROJECT")
     rows: list[list[Any]] = [head]
-    for run in runs:
-        row = _row(run, now)
-        if with_project:
-            row.insert(1, str(run.status.project.get("name", "-")))
-        rows.append(row)
+    for group in _groups(runs):
+        added = _group_rows(group, now, everyone)
+        if everyone:
+            project = str(group[0].status.project.get("name", "-"))
+            for row in added:
+                row.insert(1, project)
+        rows += added
     filled = [
         i
         for i in range(len(head))
@@ -67,21 +62,73 @@ def run_rows(
     return [[row[i] for i in filled] for row in rows], right
 
 
-def _row(run: RunOnHost, now: float) -> list[Any]:
+def _groups(runs: Sequence[RunOnHost]) -> list[list[RunOnHost]]:
+    """Runs alone, and those of a sweep together by their numbers."""
+    groups: dict[tuple[str, str], list[RunOnHost]] = {}
+    for run in runs:
+        alone = ("", run.host + "/" + run.id)
+        groups.setdefault((run.status.sweep, run.host) if run.status.sweep else alone, []).append(
+            run
+        )
+    return [
+        sorted(group, key=lambda run: (member_number(run) or 0, run.id))
+        for group in groups.values()
+    ]
+
+
+def member_number(run: RunOnHost) -> int | None:
+    """3 of `dqn-9x2mp.3`; None for a run of no sweep."""
+    sweep, _, number = run.id.rpartition(".")
+    if not sweep or sweep != run.status.sweep or not re.fullmatch(r"[0-9]{1,6}", number):
+        return None
+    return int(number)
+
+
+def _group_rows(group: Sequence[RunOnHost], now: float, everyone: bool) -> list[list[Any]]:
+    sweep = group[0].status.sweep
+    if not sweep:
+        return [_row(run, now) for run in group]
+    # ended runs that are not listed, or are gone, count as well
+    total = max(len(group), *(member_number(run) or 0 for run in group))
+    ended = total - sum(run.status.state != states.ENDED for run in group)
+    names = {run.status.name for run in group}
+    name = (names.pop() or "") if len(names) == 1 else None
+    line = [sweep, f"{ended} of {total}", group[0].host, "", "", "", "", "", name or ""]
+    shown = list(group) if everyone else shortened(group)
+    rows = [line, *(_row(run, now, member=True, named=name is None) for run in shown)]
+    left = [run for run in group if run not in shown]
+    if left:
+        words = collections.Counter(states.shown(r.status.state, r.status.outcome) for r in left)
+        note = ", ".join(f"{count} {word}" for word, count in words.items())
+        rows.append(["  …", "", "", "", "", "", "", "", note])
+    return rows
+
+
+def shortened(group: Sequence[RunOnHost]) -> list[RunOnHost]:
+    """The runs of a sweep that have lines of their own."""
+    if len(group) <= MOST_MEMBERS:
+        return list(group)
+    told = (states.FAILED, states.SKIPPED)
+    return [r for r in group if r.status.state in states.LIVE or r.status.outcome in told]
+
+
+def _row(run: RunOnHost, now: float, *, member: bool = False, named: bool = True) -> list[Any]:
     status = run.status
     word = states.shown(status.state, status.outcome)
-    share = _share(status)
+    share = share_done(status)
     value = metric_of(status.metrics, status.metric)
+    number_of = member_number(run) if member else None
+    label = run.id if not member else "  " + (run.id if number_of is None else f".{number_of}")
     return [
-        run.id,
+        label,
         (word, COLOURS.get(word)),
         run.host,
         ",".join(str(gpu.get("index", "?")) for gpu in status.gpus) if _holds_gpus(status) else "",
         _steps(status),
         "" if share is None or status.outcome == states.DONE else f"{share:.0%}",
         "" if value is None else number(value[1]),
-        duration(_elapsed(run, now)),
-        "; ".join(_notes(run, now)),
+        duration(elapsed_s(run, now)),
+        "; ".join(_notes(run, now, named)),
     ]
 
 
@@ -89,61 +136,46 @@ def _holds_gpus(status: RunStatus) -> bool:
     return status.state in states.LIVE
 
 
-def _total(status: RunStatus) -> float | None:
-    total: Any = status.params.get("steps")
-    return total if is_number(total) and total > 0 else None
-
-
-def _share(status: RunStatus) -> float | None:
-    total = _total(status)
-    return None if status.step is None or total is None else min(1.0, status.step / total)
-
-
 def _steps(status: RunStatus) -> str:
     if status.step is None:
         return ""
-    total = _total(status)
+    total = steps_total(status)
     return steps(status.step) + (f"/{steps(total)}" if total else "")
 
 
-def _elapsed(run: RunOnHost, now: float) -> float | None:
-    """How long it ran, or waits."""
-    status = run.status
-    begin = status.started_at or status.submitted_at
-    if begin is None:
-        return None
-    return (status.ended_at or worker_now(run, now)) - begin
-
-
-def time_left(status: RunStatus) -> float | None:
-    """Seconds to go at the speed so far; None where that would be a guess."""
-    total, share = _total(status), _share(status)
-    if status.state != states.RUNNING or status.attempt != 1 or total is None or share is None:
-        return None
-    if status.progress_at is None or status.started_at is None or share < _LEAST_SHARE:
-        return None
-    spent = status.progress_at - status.started_at
-    return spent * (1 - share) / share if spent > 0 else None
-
-
-def _notes(run: RunOnHost, now: float) -> list[str]:
+def _notes(run: RunOnHost, now: float, named: bool = True) -> list[str]:
     status = run.status
     command = [shlex.join(status.argv)] if status.argv and not status.job else []
-    notes = [status.name] if status.name else command
+    notes = ([status.name] if status.name else command) if named else []
     if run.contact.state != "ok":
         seen = run.contact.at
         notes.append(f"seen {ago(seen, now)}" if seen is not None else "not seen")
     if status.state == states.ENDED:
-        notes += [cause_text(status), "pulled" if run.pulled else ""]
+        notes += [short_cause(status), "pulled" if run.pulled else ""]
         return [note for note in notes if note]
-    if status.reason:
-        notes.append(status.reason)
-    elif status.state == states.QUEUED and status.position is not None:
-        notes.append("next" if status.position == 1 else f"{status.position - 1} before it")
-    if status.attempt > 1:
-        notes.append(f"attempt {status.attempt}")
+    notes += stuck_note(run, now)
+    if status.state == states.QUEUED:
+        notes += _queue_notes(status)
+    if status.priority:
+        notes.append(f"priority {status.priority}")
+    attempt = status.attempt + (status.state == states.QUEUED and status.attempt > 0)
+    if attempt > 1:
+        notes.append(f"attempt {attempt}")
     left = time_left(status)
+    limit = limit_left(run, now)
+    if limit is not None and limit <= max(_NEAR_S, _NEAR_SHARE * (status.time_limit_s or 0)):
+        notes.append(f"time limit in {duration(limit)}")
     return notes + ([f"{duration(left)} left"] if left is not None and left >= 1 else [])
+
+
+def _queue_notes(status: RunStatus) -> list[str]:
+    if (status.waits or {}).get("kind") == "drained":
+        return ["drained"]
+    if status.reason:
+        return [status.reason]
+    if status.position is None:
+        return []
+    return ["next" if status.position == 1 else f"{status.position - 1} before it"]
 
 
 def ending_line(run: RunOnHost, paint: Paint | None = None) -> str:
@@ -155,174 +187,3 @@ def ending_line(run: RunOnHost, paint: Paint | None = None) -> str:
         facts.append(f"after {duration(status.ended_at - status.started_at)}")
     shown = (paint or Paint())(escaped(word), COLOURS.get(word))
     return f"{escaped(run.id)}  {shown}  {escaped(', '.join(facts))}".rstrip()
-
-
-def cause_text(status: RunStatus) -> str:
-    """Why it ended, in the worker's words; nothing where its outcome says so already."""
-    cause = status.cause or {}
-    text = str(cause.get("text") or cause.get("kind") or "")
-    return "" if text in (status.outcome, states.DONE) or status.outcome == states.DONE else text
-
-
-def status_lines(
-    run: RunOnHost,
-    now: float,
-    *,
-    host: Host | None = None,
-    columns: int | None = None,
-    paint: Paint | None = None,
-) -> list[str]:
-    """One run in full: a headline and a line for each thing known."""
-    status = run.status
-    lines = [_headline(run, now, paint or Paint())]
-    facts = [
-        ("job" if status.job else "command", _what(status)),
-        ("name", [part for part in (status.name, _tags(status)) if part]),
-        ("host", _place(run)),
-        ("code", [_code(status.code)] if status.code else []),
-        ("waits", _waits(status)),
-        *_attempts(status, run, now),
-        ("steps", _progress(status)),
-        *_checkpoints(status),
-        ("log", [size(status.log_bytes)] if status.log_bytes else []),
-        ("files", _files(run, host)),
-    ]
-    for label, parts in facts:
-        lines += _wrapped(label, [escaped(part) for part in parts], columns)
-    return lines
-
-
-def _headline(run: RunOnHost, now: float, paint: Paint) -> str:
-    status = run.status
-    word = states.shown(status.state, status.outcome)
-    facts = []
-    if status.state == states.ENDED:
-        facts += [cause_text(status)] if cause_text(status) else []
-        facts += [ago(status.ended_at, worker_now(run, now))] if status.ended_at else []
-        facts += [f"after {duration(_elapsed(run, now))}"] if status.started_at else []
-    else:
-        facts += [f"for {duration(_elapsed(run, now))}"]
-        left = time_left(status)
-        facts += [f"{duration(left)} left"] if left is not None else []
-    if run.contact.state != "ok":
-        facts.append(f"as of {ago(run.contact.at, now)}" if run.contact.at else "never seen")
-    text = f"{escaped(run.id)}  {paint(escaped(word), COLOURS.get(word))}"
-    return f"{text}  {escaped(', '.join(facts))}".rstrip()
-
-
-def _what(status: RunStatus) -> list[str]:
-    if not status.job:
-        return [shlex.join(status.argv)]
-    params = status.params
-    shown = [key for key in params if key in status.given] if status.given else list(params)
-    words = [shlex.quote(f"{key}={_param(params[key])}") for key in shown]
-    rest = [f"(the rest as in {status.job}.toml)"] if len(shown) < len(params) else []
-    return [status.job, *words, *([f"nproc={status.nproc}"] if status.nproc > 1 else []), *rest]
-
-
-def _param(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _tags(status: RunStatus) -> str:
-    return f"tags {', '.join(map(str, status.tags))}" if status.tags else ""
-
-
-def _place(run: RunOnHost) -> list[str]:
-    gpus = []
-    for gpu in run.status.gpus:
-        model = [str(gpu["name"])] if gpu.get("name") else []
-        model += (
-            [memory(gpu["memory_mib"])] if isinstance(gpu.get("memory_mib"), (int, float)) else []
-        )
-        gpus.append(f"GPU {gpu.get('index', '?')}" + (f" ({', '.join(model)})" if model else ""))
-    image = [f"image {run.status.image}"] if run.status.image else []
-    return [run.host, *gpus, *image]
-
-
-def _code(code: Mapping[str, Any]) -> str:
-    commit, edited = code.get("commit"), code.get("edited")
-    files = code.get("files")
-    count = f"{plural(files, 'file')}" if isinstance(files, int) else ""
-    if not commit:
-        return count
-    text = f"{code.get('branch') or 'commit'}@{str(commit)[:7]}"
-    if isinstance(edited, int) and edited:
-        text += " + " + plural(edited, "edited file")
-    elif isinstance(edited, list) and edited:
-        text += " + " + plural(len(edited), "edited file")
-    return f"{text}, {count}" if count else text
-
-
-def _waits(status: RunStatus) -> list[str]:
-    if status.state != states.QUEUED:
-        return []
-    place = f"place {status.position} in the queue" if status.position else ""
-    return [part for part in (status.reason or "", place) if part]
-
-
-def _attempts(status: RunStatus, run: RunOnHost, now: float) -> list[tuple[str, list[str]]]:
-    rows: list[tuple[str, list[str]]] = []
-    clock = worker_now(run, now)
-    if len(status.attempts) < 2 and status.outcome in (None, states.DONE):
-        return rows
-    for i, attempt in enumerate(status.attempts):
-        began, ended = attempt.get("started_at"), attempt.get("ended_at")
-        span = f"{moment(began, clock)}-{moment(ended, clock) if ended else ''}"
-        cause = attempt.get("cause") or {}
-        text = str(cause.get("text") or cause.get("kind") or "") if isinstance(cause, dict) else ""
-        parts = [str(attempt.get("attempt", i + 1)), span, *([text] if text else [])]
-        rows.append(("attempts" if i == 0 else "", parts))
-    return rows
-
-
-def _progress(status: RunStatus) -> list[str]:
-    if status.step is None:
-        return []
-    total = _total(status)
-    parts = [f"{status.step:,}" + (f" of {total:,.0f}" if total else "")]
-    value = metric_of(status.metrics, status.metric)
-    others = [
-        (name, item) for name, item in status.metrics.items() if not value or name != value[0]
-    ]
-    parts += [f"{value[0]} {number(value[1])}"] if value else []
-    return parts + [f"{name} {number(item)}" for name, item in others if is_metric(item)]
-
-
-def _checkpoints(status: RunStatus) -> list[tuple[str, list[str]]]:
-    if not status.checkpoints:
-        return []
-    last = max(status.checkpoints, key=lambda item: (item.get("step") or 0, str(item.get("name"))))
-    step = last.get("step")
-    parts = [f"step {step:,}" if isinstance(step, int) else str(last.get("name", "-"))]
-    if isinstance(last.get("bytes"), (int, float)):
-        parts.append(size(last["bytes"]))
-    if last.get("verified") is not None:
-        parts.append("verified" if last["verified"] else "NOT verified")
-    if len(status.checkpoints) > 1:
-        parts.append(f"{len(status.checkpoints)} in all")
-    return [("checkpoint", [", ".join(parts)])]
-
-
-def _files(run: RunOnHost, host: Host | None) -> list[str]:
-    here = [f"results/{run.id}/"] if run.pulled else []
-    if host is None or host.runtime == "local":
-        return here
-    return [*here, f"on {host.name}: {host.workspace}/{{logs,checkpoints}}/{run.id}"]
-
-
-_LABEL = 11
-
-
-def _wrapped(label: str, parts: Sequence[str], columns: int | None) -> list[str]:
-    """`label   part  part`, broken between parts where a terminal ends."""
-    if not parts:
-        return []
-    lines, line = [], padded(label, _LABEL)
-    for part in parts:
-        full = columns is not None and width(line) + 2 + width(part) > columns
-        if full and width(line) > _LABEL:
-            lines.append(line.rstrip())
-            line = " " * _LABEL
-        line += "  " + part
-    return [*lines, line.rstrip()]

@@ -25,8 +25,8 @@ The client takes the link for dead after `CLIENT_PATIENCE_S` without a frame (co
 own limit), the worker after `WORKER_PATIENCE_S`.
 
 Error codes (`ERR`): conflict, corrupt, changed, bad-path, bad-rank, bad-request, bad-workspace,
-no-space, no-gpu, no-worker, unknown-run, wrong-state, no-checkpoint, no-secret, no-verb,
-os (with errno), version, busy, bug.
+no-space, no-gpu, no-worker, unknown-run, wrong-state, wrong-image, no-checkpoint, no-code,
+no-secret, no-verb, os (with errno), version, busy, bug.
 
 A **pack** carries file contents in DATA frames, as one byte stream cut anywhere:
 32 bytes sha256, u64 size, then the bytes, again and again.
@@ -237,7 +237,11 @@ class RunStatus:
     progress_at: Optional[float] = None
     exit: Optional[Dict[str, Any]] = None
     log_bytes: int = 0
+    log_cut_bytes: int = 0
+    """Of these, what its log_limit gave back to the disk."""
     checkpoints: List[Dict[str, Any]] = field(default_factory=list)
+    bad_checkpoints: List[str] = field(default_factory=list)
+    """Names of those that did not verify and were set aside; only in full."""
     attempts: List[Dict[str, Any]] = field(default_factory=list)
     """Only in full: [{"attempt", "started_at", "ended_at", "cause"}]."""
 
@@ -264,11 +268,15 @@ class RunStatus:
         return cls(**{key: value for key, value in known_values.items() if value is not None})
 
 
-_LISTS = frozenset({"tags", "gpus", "argv", "given", "checkpoints", "attempts", "after", "secrets"})
+_LISTS = frozenset(
+    {"tags", "gpus", "argv", "given", "checkpoints", "attempts", "after", "secrets"}
+    | {"bad_checkpoints"}
+)
 _TABLES = frozenset({"project", "params", "code", "metrics"})
 _NUMBERS = frozenset(
     {"submitted_at", "started_at", "ended_at", "progress_at", "step", "position", "attempt"}
     | {"restarts_left", "nproc", "log_bytes", "priority", "time_limit_s", "ran_s"}
+    | {"log_cut_bytes"}
 )
 
 
@@ -296,7 +304,7 @@ def _cleaned(name: str, value: Any) -> Any:
     """A field without the numbers and items that nobody could show; None where nothing is left."""
     if name in _NUMBERS:
         return value if is_number(value) else None
-    if name in ("tags", "argv", "given", "after", "secrets"):
+    if name in ("tags", "argv", "given", "after", "secrets", "bad_checkpoints"):
         return [item for item in value if isinstance(item, str)]
     if name == "metrics":
         return {key: item for key, item in value.items() if is_metric(item)}

@@ -66,6 +66,52 @@ class Listing:
 
 
 @dataclass(frozen=True)
+class WhyFacts:
+    """What explains a run beside its status; empty where its host did not answer."""
+
+    others: Mapping[str, RunStatus] = field(default_factory=dict)
+    """Runs that its waiting or its cause names."""
+    log: tuple[str, ...] = ()
+    """The last lines of the log that tells most, of a run that failed."""
+    log_rank: int = 0
+    stack: tuple[str, ...] = ()
+    """Lines of the last dump of its stacks."""
+    interval_s: float | None = None
+    """What lies between two steps as a rule."""
+    asked_at: float | None = None
+    """When its end was asked for, by the worker's clock."""
+    grace_s: float | None = None
+    """How long it may take to save then."""
+
+
+@dataclass(frozen=True)
+class WhyReport:
+    """A run and what explains it."""
+
+    run: RunOnHost
+    facts: WhyFacts = field(default_factory=WhyFacts)
+
+
+@dataclass(frozen=True)
+class RankStack:
+    """What one rank was doing."""
+
+    rank: int
+    pid: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class StackReport:
+    """The stacks of a run's ranks; `problem` says why some could not be read."""
+
+    run: str
+    host: str
+    ranks: tuple[RankStack, ...]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
 class PullReport:
     """What a pull brought."""
 
@@ -143,3 +189,88 @@ class ProvisionReport:
     gpus: int
     """GPUs nvidia-smi shows in the container."""
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunSpace:
+    """What one run takes on its host, in bytes."""
+
+    run: str
+    host: str
+    project: Mapping[str, Any]
+    state: str
+    outcome: str | None
+    pulled: bool
+    code: int
+    checkpoints: int
+    logs: int
+    records: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.code + self.checkpoints + self.logs + self.records
+
+
+@dataclass(frozen=True)
+class HostSpace:
+    """What is left of a host's disk, and what the runs there share, in bytes; images not counted.
+
+    Empty where the host did not answer.
+    """
+
+    contact: Contact
+    shared: Mapping[str, int] = field(default_factory=dict)
+    """contents, bundles, home (caches of jobs), leftovers (of what was cut)."""
+    others_runs: int = 0
+    """Runs of other projects, where only this one's were asked for."""
+    others_bytes: int = 0
+    disk_total: int | None = None
+    disk_free: int | None = None
+
+
+@dataclass(frozen=True)
+class SpaceListing:
+    """What takes space on several hosts."""
+
+    runs: tuple[RunSpace, ...]
+    hosts: tuple[HostSpace, ...]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What became of one run that was to be deleted."""
+
+    run: str
+    host: str
+    bytes: int = 0
+    pulled: bool = False
+    gone: bool = False
+    """It was not there any more."""
+    error: str | None = None
+    contact: str = "ok"
+    """As the state of a `Contact`; with `error` what kept us from it."""
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What was removed on a host because nobody needs it, or would be."""
+
+    host: str
+    items: tuple[tuple[str, int, str], ...]
+    """(what, bytes, why)"""
+    bytes: int
+    kept: tuple[str, ...]
+    """What was left for now, and why."""
+    disk_free: int | None
+    dry: bool
+
+
+@dataclass(frozen=True)
+class Drained:
+    """Whether a host takes runs up, and what there is of them."""
+
+    host: str
+    drained: bool
+    live: int
+    waiting: int

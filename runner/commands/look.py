@@ -1,4 +1,4 @@
-"""What became of runs: in a list, in full, at their end, as curves."""
+"""What becomes of runs: in a list, in full, why, at their end, as curves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.commands.invocation import (
     require_runs,
     wait_for,
 )
-from runner.errors import HostError, RunFailed
+from runner.errors import HostError, RunFailed, WorkerError
 from runner.usage import output_options
 
 
@@ -59,6 +59,42 @@ def status(run: str | None, as_json: bool, colour: str) -> int:
     found = ask_status(ctx, runs.find_one(ctx, run))
     out.status(found, ctx.hosts.get(found.host))
     return 0 if found.contact.state == "ok" else HostError.status
+
+
+@click.command()
+@click.argument("run", required=False)
+@output_options
+def why(run: str | None, as_json: bool, colour: str) -> int:
+    """Say what a run waits for, how it goes, or what ended it, and what to type next.
+
+    RUN is an id or the beginning of one, latest (the default), name:TEXT or tag:TEXT.
+    """
+    from runner.app import runs
+    from runner.app.why import why as ask_why
+
+    out = open_output(as_json, colour)
+    ctx = open_project(out)
+    found = ask_why(ctx, runs.find_one(ctx, run))
+    out.why(found)
+    return 0 if found.run.contact.state == "ok" else HostError.status
+
+
+@click.command()
+@click.argument("run")
+@output_options
+def stack(run: str, as_json: bool, colour: str) -> int:
+    """Print every rank's Python stack; the run goes on undisturbed.
+
+    A run that is not live: 7. What of it could not be read is said on stderr: 5.
+    """
+    from runner.app import runs
+    from runner.app.stack import stack as ask_stack
+
+    out = open_output(as_json, colour)
+    ctx = open_project(out)
+    found = ask_stack(ctx, runs.find_one(ctx, run))
+    out.stack(found)
+    return 0 if found.problem is None else WorkerError.status
 
 
 @click.command()

@@ -13,7 +13,16 @@ import pytest
 
 import runner.app
 from runner import errors
-from runner.app.results import CancelReport, Contact, Listing, RunOnHost, WorkerVersion
+from runner.app.results import (
+    CancelReport,
+    Contact,
+    Listing,
+    RankStack,
+    RunOnHost,
+    StackReport,
+    WhyReport,
+    WorkerVersion,
+)
 from runner.cli import commands, main
 from runner.model import Host, Project
 from runner.wire import RunStatus
@@ -25,13 +34,23 @@ COMMANDS = (
     "provision",
     "submit",
     "jobs",
+    "resume",
+    "fork",
+    "reproduce",
     "ps",
     "status",
+    "why",
     "wait",
     "tail",
     "pull",
     "plot",
+    "stack",
     "cancel",
+    "du",
+    "rm",
+    "gc",
+    "drain",
+    "undrain",
     "version",
 )
 
@@ -106,11 +125,11 @@ def test_the_commands_are_those_of_this_version(capsys: Capture) -> None:
     ("argv", "first", "advice"),
     [
         (["sumbit"], "sumbit is no command (did you mean submit?)", "runner --help"),
-        (["why"], "why is not in this version yet", "runner --help"),
+        (["top"], "top is not in this version yet", "runner --help"),
         (["\x1b[2J"], "'\\x1b[2J' is no command", "runner --help"),
         (["host", "ad"], "ad is no command (did you mean add?)", "runner host --help"),
         (["host", "add"], "runner host add needs NAME", "runner host add --help"),
-        (["submit", "--dry-run"], "--dry-run is not in this version yet", "runner submit --help"),
+        (["pull", "--watch"], "--watch is not in this version yet", "runner pull --help"),
         (
             ["submit", "--tial"],
             "--tial is no option of runner submit (did you mean --tail?)",
@@ -119,6 +138,10 @@ def test_the_commands_are_those_of_this_version(capsys: Capture) -> None:
         (["tail", "--rank", "x"], "--rank: 'x' is not a valid integer range", "runner tail --help"),
         (["tail", "a", "b"], "got unexpected extra argument (b)", "runner tail --help"),
         (["cancel"], "cancel needs RUN: an id, name:TEXT or tag:TEXT", "runner ps"),
+        (["rm"], "rm needs RUN: an id, name:TEXT or tag:TEXT", "runner ps"),
+        (["gc"], "gc needs host=H", "runner host list"),
+        (["drain"], "drain needs host=H", "runner host list"),
+        (["cancel", "a", "--all"], "cancel takes RUN or --all, not both", "runner cancel --help"),
         (["wait"], "wait needs RUN: an id, name:TEXT or tag:TEXT", "runner ps"),
         (["provision"], "provision needs host=H", "runner host list"),
         (["ps", "--", "x"], "only submit takes a command after --", "runner submit --help"),
@@ -242,27 +265,57 @@ def test_it_starts_without_a_home_and_in_any_locale(tmp_path: Path) -> None:
     assert process.wait() == 0
 
 
+def queued(*ids: str) -> Callable[..., list[str]]:
+    """A submit that makes these runs."""
+
+    def submit(ctx: Any, request: Any, announce: Any, **options: bool) -> list[str]:
+        announce(list(ids))
+        return list(ids)
+
+    return submit
+
+
 def test_submit_prints_the_id_alone(fake: Fake, capsys: Capture) -> None:
     asked = []
 
-    def submit(ctx: Any, request: Any, announce: Callable[[str], None]) -> list[str]:
-        asked.append(request)
-        announce("dqn-7k3fa")
+    def submit(ctx: Any, request: Any, announce: Any, **options: bool) -> list[str]:
+        asked.append((request, options))
+        announce(["dqn-7k3fa"])
         return ["dqn-7k3fa"]
 
     fake("submit", submit=submit)
     assert main(["submit", "job=dqn", "lr=1e-3"]) == 0
     assert capsys.readouterr() == ("dqn-7k3fa\n", "")
-    assert main(["submit", "--json", "--", "echo", "--help", "host=z", "--", ""]) == 0
+    assert main(["submit", "--json", "--yes", "--", "echo", "--help", "host=z", "--", ""]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == [{"id": "dqn-7k3fa", "host": "local"}]
-    assert asked[1].command == ("echo", "--help", "host=z", "--", "")
+    assert asked[1][0].command == ("echo", "--help", "host=z", "--", "")
+    assert [options["many"] for _, options in asked] == [False, True]
+
+
+def test_submit_prints_all_ids_of_a_sweep_at_once(fake: Fake, capsys: Capture) -> None:
+    fake("submit", submit=queued("dqn-9x2mp.1", "dqn-9x2mp.2"))
+    assert main(["submit", "job=dqn", "lr=1,2"]) == 0
+    assert capsys.readouterr().out == "dqn-9x2mp.1\ndqn-9x2mp.2\n"
+    assert main(["submit", "job=dqn", "lr=1,2", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["runs"]
+    assert [row["id"] for row in rows] == ["dqn-9x2mp.1", "dqn-9x2mp.2"]
+
+
+def test_a_large_sweep_is_one_slip_of_a_finger_away_from_yes(
+    project: Path, capsys: Capture
+) -> None:
+    assert main(["submit", "each.n=1..1001", "--", "true", "{n}"]) == 2
+    assert "1,001 runs; more than 1,000 need --yes" in capsys.readouterr().err
+    assert main(["submit", "each.n=1..2", "--tail", "--", "true", "{n}"]) == 2
+    assert "--tail follows one run; this is a sweep of 2" in capsys.readouterr().err
+    assert not (project / ".runner").exists()
 
 
 @pytest.mark.parametrize(("outcome", "status"), [("done", 0), ("failed", 1), ("cancelled", 1)])
 def test_submit_and_wait_speak_of_the_outcome(
     outcome: str, status: int, fake: Fake, capsys: Capture
 ) -> None:
-    fake("submit", submit=lambda ctx, request, announce: announce("dqn-7k3fa") or ["dqn-7k3fa"])
+    fake("submit", submit=queued("dqn-7k3fa"))
     fake("wait", wait=lambda ctx, refs, timeout_s: [run(outcome)])
     assert main(["submit", "job=dqn", "--wait"]) == status
     shown = capsys.readouterr()
@@ -281,7 +334,7 @@ def test_submit_and_tail_keep_stdout_for_the_job(fake: Fake, capfdbinary: Any) -
         write(b"\xff\x1b[31m")
         return run("failed")
 
-    fake("submit", submit=lambda ctx, request, announce: announce("dqn-7k3fa") or ["dqn-7k3fa"])
+    fake("submit", submit=queued("dqn-7k3fa"))
     fake("tail", tail=tail)
     assert main(["submit", "job=dqn", "--tail"]) == 0
     out, err = capfdbinary.readouterr()
@@ -325,6 +378,24 @@ def test_status_is_0_whatever_became_of_the_run(fake: Fake) -> None:
     assert main(["status"]) == 0
     fake("status", status=lambda ctx, ref: run(None, "running", "unreachable"))
     assert main(["status", "--json"]) == 3
+
+
+def test_why_is_0_whatever_became_of_the_run(fake: Fake, capsys: Capture) -> None:
+    fake("why", why=lambda ctx, ref: WhyReport(run("failed")))
+    assert main(["why"]) == 0
+    assert capsys.readouterr().out.startswith("FAILED: exit 1\n")
+    fake("why", why=lambda ctx, ref: WhyReport(run(None, "running", "unreachable")))
+    assert main(["why", "x", "--json"]) == 3
+
+
+@pytest.mark.parametrize(("problem", "status"), [(None, 0), ("py-spy is missing", 5)])
+def test_stack_ends_with_5_when_some_could_not_be_read(
+    problem: str | None, status: int, fake: Fake, capsys: Capture
+) -> None:
+    ranks = (RankStack(0, 7, "main (x.py:1)"),)
+    fake("stack", stack=lambda ctx, ref: StackReport("x", "gpu1", ranks, problem))
+    assert main(["stack", "x"]) == status
+    assert capsys.readouterr().out == "rank 0  pid 7\n  main (x.py:1)\n"
 
 
 @pytest.mark.parametrize(

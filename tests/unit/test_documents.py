@@ -11,17 +11,23 @@ from runner.app.results import (
     Curve,
     Listing,
     PullReport,
+    RankStack,
     RunOnHost,
+    StackReport,
+    WhyFacts,
+    WhyReport,
     WorkerVersion,
 )
 from runner.model import Host, JobSpec
+from runner.reasons import explain
 from runner.wire import RunStatus
 
 CONTRACT = {
     *("id", "host", "job", "project", "name", "tags", "sweep", "state", "outcome", "cause"),
     *("position", "reason", "submitted_at", "started_at", "ended_at", "attempt", "restarts_left"),
     *("nproc", "gpus", "image", "params", "argv", "snapshot", "step", "metrics", "exit"),
-    *("log_bytes", "checkpoints", "contact"),
+    *("log_bytes", "checkpoints", "contact", "waits", "priority", "after", "time_limit_s", "ran_s"),
+    *("stuck", "origin", "secrets"),
 }
 STATUS = RunStatus(
     id="dqn-7k3fa",
@@ -72,6 +78,55 @@ def test_a_listing_names_its_hosts() -> None:
         "contact": {"state": "ok", "at": "1970-01-01T00:00:00.000Z"},
         "error": None,
         "clock_skew_s": None,
+    }
+
+
+def test_why_tells_the_same_to_programs() -> None:
+    status = RunStatus(
+        id="dqn-7k3fa",
+        state="queued",
+        waits={"kind": "drained", "since_at": 1_764_600_000.0},
+        params={"lr": 1e-3},
+    )
+    other = RunStatus(id="b", state="running", step=3, params={"lr": 1.0})
+    item = RunOnHost(status, Contact("gpu1", at=1_764_600_000.0, clock_skew_s=0.5))
+    report = WhyReport(item, WhyFacts(others={"b": other}, log=("x\x1b",), interval_s=2.5))
+    body = read(documents.why(report, explain(report, 1_764_600_000.0)))
+    assert body["facts"].pop("waits") == {"kind": "drained", "since_at": "2025-12-01T14:40:00.000Z"}
+    assert body == {
+        "format": 1,
+        "id": "dqn-7k3fa",
+        "host": "gpu1",
+        "state": "queued",
+        "outcome": None,
+        "kind": "drained",
+        "text": body["text"],
+        "facts": {
+            "cause": None,
+            "stuck": None,
+            "others": [{"id": "b", "state": "running", "outcome": None, "step": 3, "reason": None}],
+            "log": ["x\x1b"],
+            "log_rank": 0,
+            "stack": [],
+            "interval_s": 2.5,
+            "asked_at": None,
+            "grace_s": None,
+        },
+        "advice": [{"text": "", "command": "runner undrain host=gpu1"}],
+        "contact": {"state": "ok", "at": "2025-12-01T14:40:00.000Z"},
+        "clock_skew_s": 0.5,
+    }
+    assert body["text"].startswith("waits: gpu1 is drained since ")
+
+
+def test_stacks() -> None:
+    report = StackReport("a", "gpu1", (RankStack(0, 7, "main (x.py:1)"),), "py-spy is missing")
+    assert read(documents.stack(report)) == {
+        "format": 1,
+        "run": "a",
+        "host": "gpu1",
+        "ranks": [{"rank": 0, "pid": 7, "text": "main (x.py:1)"}],
+        "problem": "py-spy is missing",
     }
 
 

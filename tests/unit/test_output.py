@@ -11,10 +11,20 @@ from typing import TextIO
 
 import pytest
 
-from runner.app.results import CancelReport, Contact, Listing, PullReport, RunOnHost, WorkerVersion
+from runner.app.results import (
+    CancelReport,
+    Contact,
+    Listing,
+    PullReport,
+    RankStack,
+    RunOnHost,
+    StackReport,
+    WhyReport,
+    WorkerVersion,
+)
 from runner.errors import NotFound, SpecError
 from runner.model import Host, JobSpec
-from runner.output import Output, TerminalReport, coloured, error_text
+from runner.output import Output, TerminalReport, coloured, error_text, job_limits
 from runner.wire import RunStatus
 
 NOW = 1_764_600_000.0
@@ -199,6 +209,64 @@ def test_a_pull_with_nothing_new_says_so() -> None:
     assert shown.err == "nothing new; 31 unchanged\n"
 
 
+def test_why_breaks_lines_on_a_terminal_alone() -> None:
+    waits = {"kind": "slot", "holders": ["a" * 30, "b" * 30]}
+    item = RunOnHost(RunStatus(id="x", state="queued", waits=waits), Contact("gpu1", at=NOW))
+    terminal, piped = Shown(terminal=True), Shown()
+    terminal.output.why(WhyReport(item))
+    piped.output.why(WhyReport(item))
+    text = f"waits for a slot on gpu1, held by {'a' * 30} and {'b' * 30}\n"
+    assert piped.out == text
+    assert max(len(line) for line in terminal.out.splitlines()) <= 60
+    assert " ".join(terminal.out.splitlines()) + "\n" == text
+
+
+def test_why_of_a_silent_host_is_told_as_such() -> None:
+    silent = Contact("gpu3", "unreachable", NOW - 60, "gpu3: no answer for 20 s")
+    shown = Shown()
+    shown.output.why(WhyReport(run(contact=silent)))
+    assert shown.out.startswith("as of 1m ago: RUNNING for 0s")
+    assert shown.err.startswith("gpu3: no answer since ")
+
+
+def test_stacks_stand_under_their_ranks_and_a_problem_beside() -> None:
+    ranks = (RankStack(0, 7, "main (x.py:1)\n\x1b[2Jf (y.py:2)\n"), RankStack(1, None, ""))
+    shown = Shown()
+    shown.output.stack(StackReport("a", "gpu1", ranks, "py-spy\x1b is missing"))
+    assert shown.out.splitlines() == [
+        "rank 0  pid 7",
+        "  main (x.py:1)",
+        "  \\x1b[2Jf (y.py:2)",
+        "",
+        "rank 1",
+        "",
+    ]
+    assert shown.err == "gpu1: py-spy\\x1b is missing\n"
+
+
+def test_a_job_tells_its_limits() -> None:
+    shown = Shown()
+    job = JobSpec("dqn", ("python", "x"), restarts=2)
+    shown.output.job(job)
+    assert shown.out.splitlines()[1] == "restarts=2"
+    limited = JobSpec(
+        "dqn",
+        ("python", "x"),
+        restarts=0,
+        time_limit_s=7200.0,
+        stuck_after_s=1800.0,
+        on_stuck="restart",
+        keep=3,
+        keep_best=1,
+        log_limit_bytes=10**9,
+        resumable=("steps", "lr"),
+    )
+    assert job_limits(limited) == (
+        "time_limit=2h00m  stuck_after=30m  on_stuck=restart  restarts=0  keep=3  keep_best=1  "
+        "log_limit=1 GB  resumable=steps,lr"
+    )
+
+
 def test_cancel_says_what_was_released_and_what_was_not_stopped() -> None:
     shown = Shown()
     shown.output.cancelled(
@@ -227,7 +295,7 @@ def test_hosts_and_one_job() -> None:
     shown.output.job(
         JobSpec("dqn", ("python", "agents/dqn.py"), params={"lr": 1e-3, "env": "x", "n": []})
     )
-    assert shown.out.splitlines()[2:] == [
+    assert shown.out.splitlines()[3:] == [
         "PARAMETER  TYPE   DEFAULT",
         "lr         float  0.001",
         'env        str    "x"',

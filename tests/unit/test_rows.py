@@ -2,22 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from runner.app.results import Contact, RunOnHost
-from runner.model import Host
-from runner.rows import ending_line, metric_of, run_rows, status_lines, time_left
+from runner.rows import ending_line, run_rows
 from runner.screen import table
-from runner.wire import RunStatus
-
-NOW = 1_764_600_000.0
-
-
-def run(
-    run_id: str = "dqn-7k3fa", state: str = "running", contact: Contact | None = None, **fields: Any
-) -> RunOnHost:
-    pulled = fields.pop("pulled", False)
-    return RunOnHost(
-        RunStatus(id=run_id, state=state, **fields), contact or Contact("gpu1", at=NOW), pulled
-    )
+from runner.sheet import status_lines
+from tests.helpers.statuses import NOW, run
 
 
 def shown(*runs: RunOnHost) -> list[str]:
@@ -67,6 +58,108 @@ def test_a_table_of_runs() -> None:
     ]
 
 
+def sweep(count: int, **fields: Any) -> list[RunOnHost]:
+    return [
+        run(f"dqn-9x2mp.{n}", "queued", sweep="dqn-9x2mp", submitted_at=NOW - 60, **fields)
+        for n in range(1, count + 1)
+    ]
+
+
+def test_a_sweep_is_one_group() -> None:
+    member: dict[str, Any] = {"sweep": "dqn-9x2mp", "name": "baseline", "started_at": NOW - 1020}
+    lines = shown(
+        run("dqn-9x2mp.10", "queued", **member, reason="next after dqn-9x2mp.3"),
+        run("ppo-c41hd", started_at=NOW - 60),
+        run("dqn-9x2mp.2", gpus=[{"index": 1}], attempt=2, **member),
+        run("dqn-9x2mp.1", "ended", outcome="done", ended_at=NOW, pulled=True, **member),
+    )
+    assert lines == [
+        "RUN        STATE    HOST  GPU  TIME  NOTE",
+        "dqn-9x2mp  8 of 10  gpu1             baseline",
+        "  .1       DONE     gpu1        17m  pulled",
+        "  .2       RUNNING  gpu1  1     17m  attempt 2",
+        "  .10      QUEUED   gpu1        17m  next after dqn-9x2mp.3",
+        "ppo-c41hd  RUNNING  gpu1         1m",
+    ]
+
+
+def test_members_with_names_of_their_own_keep_them() -> None:
+    lines = shown(*sweep(1, name="a"), *sweep(2, name="b")[1:])
+    assert lines[1].split() == ["dqn-9x2mp", "0", "of", "2", "gpu1"]
+    assert [line.split()[-1] for line in lines[2:]] == ["a", "b"]
+
+
+def test_of_a_large_sweep_only_what_lives_or_failed_has_a_line() -> None:
+    runs = sweep(30)
+    runs[3] = run("dqn-9x2mp.4", "running", sweep="dqn-9x2mp")
+    runs[6] = run("dqn-9x2mp.7", "ended", sweep="dqn-9x2mp", outcome="failed")
+    runs[7] = run("dqn-9x2mp.8", "ended", sweep="dqn-9x2mp", outcome="done")
+    lines = shown(*runs)
+    assert [line.split()[0] for line in lines[1:]] == ["dqn-9x2mp", ".4", ".7", "…"]
+    assert lines[1].split()[1:4] == ["2", "of", "30"]
+    assert lines[-1].endswith("27 QUEUED, 1 DONE")
+    assert len(shown(*runs[:20])) == 22
+    everyone, _ = run_rows(runs, NOW, everyone=True)
+    assert len(everyone) == 32
+    assert {row[1] for row in everyone[1:]} == {"-"}
+
+
+@pytest.mark.parametrize("run_id", ["other.1", "dqn-9x2mp.x", "dqn-9x2mp.9999999", "dqn-9x2mp"])
+def test_an_id_that_is_not_of_its_sweep_is_shown_whole(run_id: str) -> None:
+    lines = shown(run(run_id, sweep="dqn-9x2mp"))
+    assert lines[1].split()[:4] == ["dqn-9x2mp", "0", "of", "1"]
+    assert lines[2].startswith(f"  {run_id} ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "note"),
+    [
+        ({"stuck": {"since_at": NOW - 1860}, "step": 4}, "no step for 31m"),
+        ({"stuck": {"since_at": NOW - 1860}}, "no output for 31m"),
+        ({"stuck": {"since_at": "x"}, "step": 4, "progress_at": NOW - 60}, "no step for 1m"),
+        ({"priority": -3, "attempt": 2}, "priority -3; attempt 2"),
+        ({"time_limit_s": 7200.0, "started_at": NOW - 60, "ran_s": 6500.0}, "time limit in 10m"),
+        ({"time_limit_s": 7200.0, "started_at": NOW - 60, "ran_s": 6000.0}, ""),
+        ({"time_limit_s": 86400.0, "started_at": NOW - 79200}, "time limit in 2h00m"),
+    ],
+)
+def test_notes_of_a_live_run(fields: dict[str, Any], note: str) -> None:
+    rows, _ = run_rows([run(**fields)], NOW)
+    assert rows[1][-1] == note
+
+
+@pytest.mark.parametrize(
+    ("fields", "note"),
+    [
+        ({"waits": {"kind": "drained"}, "reason": "the host is drained"}, "drained"),
+        ({"reason": "next after a", "priority": 5}, "next after a; priority 5"),
+        ({"position": 3}, "2 before it"),
+        ({"reason": "waits for a slot", "attempt": 1}, "waits for a slot; attempt 2"),
+        ({"stuck": {"since_at": NOW}}, ""),
+    ],
+)
+def test_notes_of_a_run_that_waits(fields: dict[str, Any], note: str) -> None:
+    rows, _ = run_rows([run(state="queued", **fields)], NOW)
+    assert rows[1][-1] == note
+
+
+@pytest.mark.parametrize(
+    ("kind", "note", "headline"),
+    [
+        ("cuda-oom", "GPU memory", "out of GPU memory"),
+        ("oom", "memory", "out of memory"),
+        ("disk-full", "no disk left", "the words"),
+        ("time-limit", "time limit", "the words"),
+        ("exit", "the words", "the words"),
+    ],
+)
+def test_a_cause_is_short_in_a_table(kind: str, note: str, headline: str) -> None:
+    item = run("x", "ended", outcome="failed", cause={"kind": kind, "text": "the words"})
+    rows, _ = run_rows([item], NOW)
+    assert rows[1][-1] == note
+    assert ending_line(item) == f"x  FAILED  {headline}"
+
+
 def test_columns_nobody_fills_are_left_out() -> None:
     lines = shown(run("cmd-7k3fa", "ended", outcome="done", started_at=NOW - 5, ended_at=NOW))
     assert lines == ["RUN        STATE  HOST  TIME  NOTE", "cmd-7k3fa  DONE   gpu1    5s"]
@@ -86,91 +179,6 @@ def test_ages_use_the_workers_clock_alone() -> None:
     assert " 30s" in lines[1]
     ahead = shown(run(started_at=NOW + 600))
     assert " 0s" in ahead[1]
-
-
-def test_a_time_left_is_given_only_when_it_is_no_guess() -> None:
-    good: dict[str, Any] = {
-        "started_at": NOW - 100,
-        "progress_at": NOW,
-        "attempt": 1,
-        "step": 500,
-        "params": {"steps": 1000},
-    }
-    assert time_left(run(**good).status) == 100.0
-    changes: list[dict[str, Any]] = [
-        {"attempt": 2},
-        {"step": 1},
-        {"params": {}},
-        {"params": {"steps": True}},
-    ]
-    for change in changes:
-        assert time_left(run(**{**good, **change}).status) is None
-    assert time_left(run(state="queued", **good).status) is None
-
-
-def test_the_metric_is_the_jobs_choice_else_the_first_known() -> None:
-    metrics = {"reward": 1.0, "eval/return": 2.0, "loss": 3.0}
-    assert metric_of(metrics, None) == ("eval/return", 2.0)
-    assert metric_of(metrics, "loss") == ("loss", 3.0)
-    assert metric_of(metrics, "other") is None
-    assert metric_of({"reward": True, "charts/episodic_return": 4}, None) == (
-        "charts/episodic_return",
-        4.0,
-    )
-
-
-def test_status_tells_all_that_is_known() -> None:
-    lines = status_lines(
-        run(
-            "dqn-9x2mp",
-            "ended",
-            outcome="failed",
-            cause={"kind": "exit", "text": "exit 1"},
-            job="dqn",
-            params={"seed": 4, "env": "a b", "on": True},
-            name="base",
-            tags=["x", "y"],
-            started_at=NOW - 7400,
-            ended_at=NOW - 7200,
-            image="torch-2.6",
-            gpus=[{"index": 0, "name": "NVIDIA A10", "memory_mib": 23040}],
-            code={"commit": "4f2c91abcdef", "branch": "main", "edited": 2, "files": 214},
-            step=12_000,
-            metrics={"reward": 61.0, "loss": 0.5},
-            checkpoints=[
-                {"name": "step-1", "step": 5_000, "bytes": 1e6, "verified": True},
-                {"name": "step-2", "step": 10_000, "bytes": 84e6, "verified": True},
-            ],
-            log_bytes=18_000,
-            pulled=True,
-        ),
-        NOW,
-        host=Host("gpu1", ssh="gpu1"),
-    )
-    assert lines == [
-        "dqn-9x2mp  FAILED  exit 1, 2h00m ago, after 3m",
-        "job          dqn  seed=4  'env=a b'  on=true",
-        "name         base  tags x, y",
-        "host         gpu1  GPU 0 (NVIDIA A10, 22.5 GiB)  image torch-2.6",
-        "code         main@4f2c91a + 2 edited files, 214 files",
-        "steps        12,000  reward 61.0  loss 0.500",
-        "checkpoint   step 10,000, 84 MB, verified, 2 in all",
-        "log          18 kB",
-        "files        results/dqn-9x2mp/  on gpu1: ~/runner/{logs,checkpoints}/dqn-9x2mp",
-    ]
-
-
-def test_status_of_a_command_shows_its_argv_quoted() -> None:
-    lines = status_lines(run("cmd-1", argv=["echo", "a b", "\x1b[2J"], started_at=NOW - 3), NOW)
-    assert lines[0] == "cmd-1  RUNNING  for 3s"
-    assert lines[1] == "command      echo 'a b' '\\x1b[2J'"
-
-
-def test_long_lines_break_between_parts_on_a_terminal() -> None:
-    params = {f"param_{i}": i for i in range(20)}
-    lines = status_lines(run(job="dqn", params=params), NOW, columns=60)
-    assert max(map(len, lines)) <= 60
-    assert lines[2].startswith(" " * 13 + "param_")
 
 
 def test_what_the_worker_said_is_escaped() -> None:
