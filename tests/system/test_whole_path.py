@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -211,6 +213,60 @@ dist.destroy_process_group()
 """
 
 
+def holders(value: bytes, *places: Path) -> list[str]:
+    """Files below these places that hold a value in their name or content."""
+    found = []
+    for place in places:
+        for folder, _, names in os.walk(place):
+            for name in names:
+                path = Path(folder, name)
+                if path.is_file() and not path.is_symlink():
+                    content = path.read_bytes()
+                    if value in content or value in os.fsencode(name):
+                        found.append(str(path))
+    return found
+
+
+def test_a_secret_stands_in_no_record_log_image_or_command_line(
+    gpu1: Operator, jump_host: RigHost, docker: RigEngine
+) -> None:
+    value = "s3cret-" + os.urandom(9).hex()
+    program = (
+        "import hashlib, os, pathlib, time\n"
+        "a = os.environb[b'API_KEY']\n"
+        "b = pathlib.Path(os.environ['RUNNER_SECRETS'], 'API_KEY').read_bytes()\n"
+        "assert a == b\n"
+        "print(hashlib.sha256(a).hexdigest(), flush=True)\n"
+        "time.sleep(600)"
+    )
+    words = ["submit", "host=gpu1", "secret.API_KEY", "restarts=1", "--", "python3", "-c", program]
+    done = gpu1.runner(*words, env={"API_KEY": value})
+    assert done.returncode == 0, done.stderr
+    run_id = done.stdout.decode().strip()
+    known = hashlib.sha256(value.encode()).hexdigest()
+    wait_for(lambda: known in run(gpu1, "tail", run_id, "--no-follow"), 30, "the secret's digest")
+    workspace = jump_host.home / "whole-path"
+    kept = str(workspace / ".runner/secrets" / run_id / "API_KEY")
+    encoded = base64.b64encode(value.encode())
+    for text in (value.encode(), encoded):
+        found = holders(text, workspace, gpu1.home)
+        assert found == ([kept] if text == value.encode() else []), found
+        containers = docker.docker("ps", "-aq").stdout.split()
+        images = docker.docker("images", "-q").stdout.split()
+        assert text.decode() not in docker.docker("inspect", *containers, *images).stdout
+        for argv in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                assert text not in argv.read_bytes(), argv
+        assert text not in done.stderr + done.stdout
+        assert text.decode() not in run(gpu1, "status", run_id, "--json")
+    assert os.stat(kept).st_mode & 0o077 == 0
+    assert read(gpu1, run_id)["secrets"] == ["API_KEY"]
+    # through a restart, and gone with the run
+    run(gpu1, "cancel", run_id)
+    assert holders(value.encode(), workspace, gpu1.home) == []
+    run(gpu1, "reproduce", run_id, status=2)
+
+
 def test_host_key_that_changed_is_refused_before_anything_is_sent(
     gpu1: Operator, jump_host: RigHost, sshd: RigHost
 ) -> None:
@@ -293,3 +349,21 @@ def test_container_has_nothing_to_give_away(gpu1: Operator, docker: RigEngine) -
     assert lines[1] == "True False"
     ports = docker.docker("ps", "--format", "{{.Ports}}").stdout.strip()
     assert not ports
+
+
+def test_stacks_are_read_in_a_container_without_capabilities(gpu1: Operator) -> None:
+    program = (
+        "import time\ndef hangs_here(): time.sleep(600)\nprint('up', flush=True)\nhangs_here()"
+    )
+    for words in ([], ["nproc=2"]):
+        run_id = run(
+            gpu1, "submit", "host=gpu1", "gpus=0", *words, "--", "python3", "-c", program
+        ).strip()
+        for rank in range(1 + len(words)):
+            look = ("tail", run_id, "--no-follow", "--rank", str(rank))
+            wait_for(lambda look=look: "up" in run(gpu1, *look), 60, "the rank")
+        shown = json.loads(run(gpu1, "stack", run_id, "--json"))
+        assert shown["problem"] is None
+        assert [row["rank"] for row in shown["ranks"]] == list(range(1 + len(words)))
+        assert all("hangs_here (<string>:2)" in row["text"] for row in shown["ranks"])
+        run(gpu1, "cancel", run_id, "--now")
