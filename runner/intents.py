@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner import __version__
+from runner.grammar.sweeps import filled
 from runner.ids import draw_id
 from runner.manifest import Snapshot
 from runner.model import Host, Project
 from runner.spec import RunPlan, SubmitRequest
-from runner.sweeps import filled
 
 SEED_BITS = 31
 

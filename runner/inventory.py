@@ -21,8 +21,8 @@ else:
 from runner.errors import NotFound, SpecError
 from runner.fields import NAME_RULE, Fields, did_you_mean, said, valid_name
 from runner.files import read_regular
+from runner.grammar.recipes import parse_job
 from runner.model import Host, ImagePin, JobSpec, Limits, Project
-from runner.recipes import parse_job
 
 PROJECT_FILE = "runner.toml"
 _NO_SPACES = r"[^\s-]\S*"

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from runner import documents
 from runner.app.results import (
     CancelReport,
     Contact,
@@ -31,13 +30,14 @@ from runner.app.results import (
     WorkerVersion,
 )
 from runner.errors import OutputError, RunFailed, RunnerError, SpecError
+from runner.grammar.values import type_name
 from runner.model import Host, JobSpec
-from runner.reasons import explain, reason_lines
-from runner.rows import ending_line, run_rows
-from runner.screen import Paint, TailFilter, cut, escaped, table
-from runner.sheet import status_lines
-from runner.units import duration, moment, plural, size, took
-from runner.values import type_name
+from runner.show import documents
+from runner.show.reasons import explain, reason_lines
+from runner.show.rows import ending_line, run_rows
+from runner.show.screen import Paint, TailFilter, cut, escaped, table
+from runner.show.sheet import status_lines
+from runner.show.units import duration, moment, plural, size, took
 
 STEP_PATIENCE_S = 1.0
 """How long something is waited for before it is said."""
@@ -286,7 +286,7 @@ class Output:
         if self._json:
             self.document(documents.curves(curves))
         else:
-            from runner.plot import draw
+            from runner.show.plot import draw
 
             self.lines(draw(curves, columns=self.columns or 80, paint=self._paint))
 

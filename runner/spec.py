@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 
 from runner.errors import SpecError
 from runner.fields import NAME_RULE, said, valid_name
-from runner.model import MOST_RANKS, Host, JobSpec, Param
-from runner.sweeps import (
+from runner.grammar.sweeps import (
     Member,
     check_count,
     filled,
@@ -28,8 +27,9 @@ from runner.sweeps import (
     refuse_twice,
     typed_values,
 )
-from runner.values import LONGEST_ADVICE, NOTHING_SENT, RawValue, takes_json, typed
-from runner.words import MOST_PRIORITY, MOST_RESTARTS, Words, meant, once, plain, shown_word
+from runner.grammar.values import LONGEST_ADVICE, NOTHING_SENT, RawValue, takes_json, typed
+from runner.grammar.words import MOST_PRIORITY, MOST_RESTARTS, Words, meant, once, plain, shown_word
+from runner.model import MOST_RANKS, Host, JobSpec, Param
 
 JOB_FILE_KEYS = ("entry", "command", "pass", "metric", "keep", "keep_best", "resumable", "setup")
 _BASH = ("bash", "-o", "pipefail", "-c")

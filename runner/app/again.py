@@ -19,7 +19,9 @@ from runner import __version__, states
 from runner.app.context import Context, read_status, seen
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
-from runner.changes import (
+from runner.endpoint import LinkLost, Worker
+from runner.errors import OutcomeUnknown, RunnerError, SpecError, WorkerError, WrongState
+from runner.grammar.changes import (
     Changes,
     check_resumable,
     check_secrets,
@@ -28,12 +30,10 @@ from runner.changes import (
     told,
     typed_params,
 )
-from runner.endpoint import LinkLost, Worker
-from runner.errors import OutcomeUnknown, RunnerError, SpecError, WorkerError, WrongState
+from runner.grammar.secret import read_secrets
 from runner.ids import draw_id
 from runner.interrupts import Held
 from runner.model import Param
-from runner.secret import read_secrets
 from runner.store import Intent
 from runner.wire import RunStatus
 

@@ -11,7 +11,7 @@ from runner.app.results import CancelReport, Contact
 from runner.app.runs import RunRef, by_host, list_runs
 from runner.errors import RunnerError, WorkerError
 from runner.model import Host
-from runner.units import plural
+from runner.show.units import plural
 from runner.wire import is_number
 
 

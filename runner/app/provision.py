@@ -15,7 +15,7 @@ from runner.errors import ProvisionError, RunnerError, SpecError
 from runner.host_facts import HostFacts
 from runner.model import Host
 from runner.provisioner import Probe, Provisioner
-from runner.units import plural, size, took
+from runner.show.units import plural, size, took
 from runner.worker_plan import WorkerPlan
 
 _UP_S = 30.0

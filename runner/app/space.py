@@ -22,7 +22,7 @@ from runner.errors import (
     WrongState,
 )
 from runner.model import Host
-from runner.units import plural, size
+from runner.show.units import plural, size
 from runner.wire import is_number
 
 SHARED = ("contents", "bundles", "home", "leftovers")

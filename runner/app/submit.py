@@ -21,14 +21,14 @@ from runner.app.context import Context, read_status, seen
 from runner.endpoint import LinkLost, Worker
 from runner.errors import Conflict, OutcomeUnknown, RunnerError, SpecError
 from runner.fields import said
+from runner.grammar.secret import files_inside, read_secrets
+from runner.grammar.values import NOTHING_SENT
 from runner.intents import intent_words, is_readable, make_intent, specs_of
 from runner.interrupts import Held
 from runner.manifest import Snapshot
 from runner.model import Host
-from runner.secret import files_inside, read_secrets
 from runner.spec import RunPlan, SubmitRequest, resolve
 from runner.store import Intent
-from runner.values import NOTHING_SENT
 from runner.wire import RunStatus
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0)

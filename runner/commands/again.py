@@ -22,7 +22,7 @@ from runner.usage import output_options
 if TYPE_CHECKING:
     from runner.app.context import Context
     from runner.app.runs import RunRef
-    from runner.changes import Changes
+    from runner.grammar.changes import Changes
     from runner.output import Output
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -116,7 +116,7 @@ def _read(out: Output, command: str, words: Sequence[str]) -> tuple[Context, Run
     """The first word is a run, all others change it."""
     require_runs(command, [word for word in words[:1] if "=" not in word])
     from runner.app import runs
-    from runner.changes import parse_changes
+    from runner.grammar.changes import parse_changes
 
     changes = parse_changes(command, words[1:])
     ctx = open_project(out)

@@ -49,8 +49,8 @@ def du(words: Sequence[str], everyone: bool, as_json: bool, colour: str) -> int:
       runner du host=gpu1 --all
     """
     keys = read_keys(words, "host")
-    from runner import tables
     from runner.app import space
+    from runner.show import tables
 
     out = open_output(as_json, colour)
     found = space.usage(open_project(out), keys.get("host"), everyone)
@@ -88,8 +88,8 @@ def rm(words: Sequence[str], unpulled: bool, dry: bool, as_json: bool, colour: s
       runner rm name:baseline --dry-run
     """
     require_runs("rm", words)
-    from runner import tables
     from runner.app import runs, space
+    from runner.show import tables
 
     out = open_output(as_json, colour)
     ctx = open_project(out)
@@ -127,8 +127,8 @@ def gc(words: Sequence[str], dry: bool, as_json: bool, colour: str) -> None:
     keys = read_keys(words, "host")
     if "host" not in keys:
         raise SpecError("gc needs host=H", "runner host list")
-    from runner import tables
     from runner.app import space
+    from runner.show import tables
 
     out = open_output(as_json, colour)
     found = space.collect(open_project(out), keys["host"], dry)

@@ -84,7 +84,7 @@ def follow_output(
     """Writes a run's output to stdout until its end."""
     from runner.app import runs
     from runner.app.tail import tail as read_log
-    from runner.rows import ending_line
+    from runner.show.rows import ending_line
 
     ref = runs.find_one(ctx, run)
     write, finish = out.job_writer()

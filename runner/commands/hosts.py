@@ -142,8 +142,8 @@ def _drain(command: str, words: Sequence[str], as_json: bool, colour: str) -> No
     keys = read_keys(words, "host")
     if "host" not in keys:
         raise SpecError(f"{command} needs host=H", "runner host list")
-    from runner import tables
     from runner.app import drain as use
+    from runner.show import tables
 
     out = open_output(as_json, colour)
     found = use.drain(open_project(out), keys["host"], command == "drain")

@@ -50,7 +50,7 @@ def asker() -> Callable[[str], str] | None:
 
 def _ask(question: str) -> str:
     """The answer typed on the terminal; nothing at its end."""
-    from runner.screen import escaped
+    from runner.show.screen import escaped
 
     sys.stderr.write(escaped(question))
     sys.stderr.flush()

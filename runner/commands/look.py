@@ -134,7 +134,7 @@ def plot(words: Sequence[str], target: str | None, as_json: bool, colour: str) -
       runner plot
       runner plot dqn-7k3fa dqn-b2x7m --out curves.png
     """
-    from runner import plot as plots
+    from runner.show import plot as plots
 
     if target is not None:
         plots.check_target(Path(target))

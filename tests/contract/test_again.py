@@ -19,7 +19,6 @@ import pytest
 
 from runner.app import again, submit
 from runner.app.runs import RunRef
-from runner.changes import parse_changes
 from runner.endpoint import Worker
 from runner.errors import (
     Conflict,
@@ -30,6 +29,7 @@ from runner.errors import (
     SpecError,
     WrongState,
 )
+from runner.grammar.changes import parse_changes
 from runner.spec import parse_submit
 from tests.helpers.link import Link, make_link
 from tests.helpers.local_worker import LocalWorker, read
@@ -77,7 +77,7 @@ DYING = """
 import os, sys
 from pathlib import Path
 from runner.app import again, context, runs
-from runner.changes import parse_changes
+from runner.grammar.changes import parse_changes
 at, command, run = sys.argv[1:4]
 class Report:
     def note(self, text): self.step(text)

@@ -15,7 +15,7 @@ from runner.app.context import Context
 from runner.app.results import WhyReport
 from runner.errors import HostError, NotFound, WorkerError
 from runner.model import Project
-from runner.reasons import explain, reason_lines
+from runner.show.reasons import explain, reason_lines
 from tests.helpers.hostile_worker import Frame, hostile_host
 from tests.helpers.local_worker import LocalWorker, Notes
 from tests.helpers.wait import wait_for

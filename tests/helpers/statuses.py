@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runner.app.results import Contact, RunOnHost, WhyFacts, WhyReport
-from runner.reasons import explain, reason_lines
+from runner.show.reasons import explain, reason_lines
 from runner.wire import RunStatus
 
 NOW = 1_764_600_000.0

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from runner.advice import MOST_WORDS, advise, listed, said
+from runner.show.advice import MOST_WORDS, advise, listed, said
 
 
 def test_a_command_is_one_line_for_a_shell() -> None:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.changes import (
+from runner.errors import SpecError
+from runner.grammar.changes import (
     check_resumable,
     check_secrets,
     line,
@@ -11,7 +12,6 @@ from runner.changes import (
     told,
     typed_params,
 )
-from runner.errors import SpecError
 from runner.model import Param
 
 KNOWN: dict[str, Param] = {"steps": 100, "lr": 0.5, "env": "a", "layers": [64], "name": "x"}

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runner import documents
 from runner.app.results import (
     CancelReport,
     Contact,
@@ -19,7 +18,8 @@ from runner.app.results import (
     WorkerVersion,
 )
 from runner.model import Host, JobSpec
-from runner.reasons import explain
+from runner.show import documents
+from runner.show.reasons import explain
 from runner.wire import RunStatus
 
 CONTRACT = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runner.app.results import WhyFacts
-from runner.endings import traceback_end
+from runner.show.endings import traceback_end
 from tests.helpers.statuses import NOW, failed, why
 
 LOG = """\

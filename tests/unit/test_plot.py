@@ -8,8 +8,8 @@ import pytest
 
 from runner.app.results import Curve
 from runner.errors import NotFound, SpecError
-from runner.plot import PIP_LINE, check_target, chosen_lines, draw, write_png
-from runner.screen import Paint, width
+from runner.show.plot import PIP_LINE, check_target, chosen_lines, draw, write_png
+from runner.show.screen import Paint, width
 
 
 def curve(run: str, *points: tuple[int, Mapping[str, float]], metric: str | None = None) -> Curve:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.readings import limit_left, metric_of, ran, repeated, time_left
+from runner.show.readings import limit_left, metric_of, ran, repeated, time_left
 from tests.helpers.statuses import NOW, run
 
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from runner.advice import MOST_WORDS, Reason
 from runner.app.results import Contact, WhyFacts, WhyReport
-from runner.reasons import explain, reason_lines
-from runner.screen import Paint
+from runner.show.advice import MOST_WORDS, Reason
+from runner.show.reasons import explain, reason_lines
+from runner.show.screen import Paint
 from runner.wire import RunStatus
 from tests.helpers.statuses import BAD, NOW, failed, run, waits, why
 

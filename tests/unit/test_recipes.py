@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runner.errors import SpecError
-from runner.recipes import LATER, parse_job
+from runner.grammar.recipes import LATER, parse_job
 
 
 def parse(**table: Any) -> Any:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from runner.app.results import Contact, RunOnHost
-from runner.rows import ending_line, run_rows
-from runner.screen import table
-from runner.sheet import status_lines
+from runner.show.rows import ending_line, run_rows
+from runner.show.screen import table
+from runner.show.sheet import status_lines
 from tests.helpers.statuses import NOW, run
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from runner.screen import Paint, TailFilter, cut, escaped, padded, table, width
+from runner.show.screen import Paint, TailFilter, cut, escaped, padded, table, width
 
 
 @pytest.mark.parametrize(

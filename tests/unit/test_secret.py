@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import SpecError
-from runner.secret import MOST_BYTES, files_inside, read_secrets
+from runner.grammar.secret import MOST_BYTES, files_inside, read_secrets
 
 
 def value_of(sources: dict[str, str | None], name: str = "T") -> bytes:

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from runner.model import Host
-from runner.sheet import status_lines
-from runner.units import moment
+from runner.show.sheet import status_lines
+from runner.show.units import moment
 from tests.helpers.statuses import NOW, run
 
 

@@ -7,9 +7,9 @@ import shlex
 import pytest
 
 from runner.errors import SpecError
+from runner.grammar.sweeps import Member, filled
 from runner.model import Host, JobSpec
 from runner.spec import SubmitRequest, parse_keys, parse_submit, resolve
-from runner.sweeps import Member, filled
 from runner.usage import split_argv
 
 LOCAL = Host("local", runtime="local")

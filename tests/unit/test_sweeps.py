@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from runner.errors import SpecError
+from runner.grammar.sweeps import Member, check_count, filled, parse_choices, product, typed_values
 from runner.model import Param
-from runner.sweeps import Member, check_count, filled, parse_choices, product, typed_values
 
 
 @pytest.mark.parametrize(

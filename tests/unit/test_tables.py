@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from runner import tables
 from runner.app.results import (
     Contact,
     Drained,
@@ -13,7 +12,8 @@ from runner.app.results import (
     RunSpace,
     SpaceListing,
 )
-from runner.screen import table
+from runner.show import tables
+from runner.show.screen import table
 
 SMALL = RunSpace("a-1", "gpu1", {"name": "p"}, "ended", "done", True, 10, 0, 2000, 0)
 LARGE = RunSpace("b-1", "gpu2", {"name": "q"}, "ended", "failed", False, 10, 3 * 10**9, 0, 0)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from runner import units
+from runner.show import units
 
 
 @pytest.fixture(autouse=True)

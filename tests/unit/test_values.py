@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from runner.errors import SpecError
+from runner.grammar.values import RawValue, decode_json, typed
 from runner.model import Param
-from runner.values import RawValue, decode_json, typed
 
 
 def text(value: str) -> RawValue:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from runner.units import moment
+from runner.show.units import moment
 from runner.wire import RunStatus
 from tests.helpers.statuses import HOLDER, NOW, knows, waits, why
 

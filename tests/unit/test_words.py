@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runner.errors import SpecError
-from runner.words import RESERVED, Words, meant
+from runner.grammar.words import RESERVED, Words, meant
 
 
 def test_words_are_sorted_and_keep_their_order() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner import states
 from runner.app.results import RunOnHost
-from runner.units import duration
+from runner.show.units import duration
 from runner.wire import RunStatus, is_metric, is_number
 
 KNOWN_METRICS = ("eval/return", "reward", "charts/episodic_return", "rollout/ep_rew_mean")

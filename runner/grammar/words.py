@@ -20,9 +20,9 @@ from runner.fields import (
     said,
     valid_name,
 )
+from runner.grammar.sweeps import parse_choices
+from runner.grammar.values import NOTHING_SENT, RawValue, decode_json
 from runner.model import ON_STUCK
-from runner.sweeps import parse_choices
-from runner.values import NOTHING_SENT, RawValue, decode_json
 
 RESERVED = (
     *("host", "job", "image", "gpus", "nproc", "launcher", "grace", "name", "tags"),

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from runner.app.results import Curve
 from runner.errors import NotFound, SpecError
-from runner.readings import KNOWN_METRICS, metric_of
-from runner.screen import Paint, cut, escaped, padded, width
-from runner.units import number, steps
+from runner.show.readings import KNOWN_METRICS, metric_of
+from runner.show.screen import Paint, cut, escaped, padded, width
+from runner.show.units import number, steps
 
 ROWS = 17
 """Lines of the drawing; it fits the smallest common terminal (24) with its axis and legend."""

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.fields import Fields, near, parse_duration, said
+from runner.grammar.words import MOST_RESTARTS
 from runner.model import MOST_RANKS, ON_STUCK, JobSpec, Param
 from runner.wire import plain_path
-from runner.words import MOST_RESTARTS
 
 LATER = ("setup",)
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.app.results import RunOnHost
-from runner.readings import time_left
-from runner.units import duration
+from runner.show.readings import time_left
+from runner.show.units import duration
 from runner.wire import RunStatus
 
 MOST_WORDS = 300

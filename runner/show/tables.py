@@ -8,8 +8,8 @@ from typing import Any
 
 from runner import states
 from runner.app.results import Drained, Garbage, HostSpace, Removal, RunSpace, SpaceListing
-from runner.documents import FORMAT, contact
-from runner.units import plural, size
+from runner.show.documents import FORMAT, contact
+from runner.show.units import plural, size
 
 Rows = list[Sequence[Any]]
 

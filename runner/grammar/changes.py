@@ -17,9 +17,9 @@ from typing import Any
 
 from runner.errors import SpecError
 from runner.fields import did_you_mean
+from runner.grammar.values import NOTHING_SENT, RawValue, typed
+from runner.grammar.words import LATER_KEYS, MOST_PRIORITY, MOST_RESTARTS, RESERVED, Words, plain
 from runner.model import Param
-from runner.values import NOTHING_SENT, RawValue, typed
-from runner.words import LATER_KEYS, MOST_PRIORITY, MOST_RESTARTS, RESERVED, Words, plain
 
 FORK_KEYS = ("gpus", "grace", "name", "priority", "restarts", "tags", "time_limit")
 """Reserved keys that a fork may set anew."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from runner.errors import SpecError
 from runner.fields import said
 from runner.files import open_regular
-from runner.values import NOTHING_SENT
+from runner.grammar.values import NOTHING_SENT
 
 MOST_BYTES = 64 * 1024
 """Of one value: it becomes an environment variable, which Linux keeps below 128 KiB."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner import states
 from runner.app.results import RunOnHost
-from runner.readings import (
+from runner.show.readings import (
     COLOURS,
     cause_text,
     elapsed_s,
@@ -22,8 +22,8 @@ from runner.readings import (
     stuck_note,
     time_left,
 )
-from runner.screen import Paint, escaped
-from runner.units import ago, duration, number, steps
+from runner.show.screen import Paint, escaped
+from runner.show.units import ago, duration, number, steps
 from runner.wire import RunStatus
 
 MOST_MEMBERS = 20

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner import states
-from runner.advice import Advice, Reason, advise, gc, said
 from runner.app.results import RunOnHost, WhyFacts
-from runner.readings import repeated
-from runner.units import ago, duration
+from runner.show.advice import Advice, Reason, advise, gc, said
+from runner.show.readings import repeated
+from runner.show.units import ago, duration
 from runner.wire import is_number
 
 LAST_LINES = 20

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from runner.errors import SpecError
 from runner.fields import said
+from runner.grammar.values import INT64, NOTHING_SENT, RANGE, typed_text, whole, word_for
 from runner.model import Param
-from runner.values import INT64, NOTHING_SENT, RANGE, typed_text, whole, word_for
 
 MOST_UNASKED = 1_000
 MOST = 100_000

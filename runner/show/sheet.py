@@ -9,7 +9,7 @@ from typing import Any
 from runner import states
 from runner.app.results import RunOnHost
 from runner.model import Host
-from runner.readings import (
+from runner.show.readings import (
     COLOURS,
     cause_text,
     elapsed_s,
@@ -21,8 +21,8 @@ from runner.readings import (
     time_left,
     worker_now,
 )
-from runner.screen import Paint, escaped, padded, width
-from runner.units import ago, duration, memory, moment, number, plural, size
+from runner.show.screen import Paint, escaped, padded, width
+from runner.show.units import ago, duration, memory, moment, number, plural, size
 from runner.wire import RunStatus, is_metric
 
 _LABEL = 11

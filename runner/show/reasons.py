@@ -6,13 +6,13 @@ import dataclasses
 from typing import Any
 
 from runner import states
-from runner.advice import Reason, advise, time_to_go
 from runner.app.results import RunOnHost, WhyFacts, WhyReport
-from runner.endings import LAST_LINES, why_ended
-from runner.readings import COLOURS, worker_now
-from runner.screen import Paint, cut, escaped, width
-from runner.units import ago, duration
-from runner.waiting import why_waiting, with_last_end
+from runner.show.advice import Reason, advise, time_to_go
+from runner.show.endings import LAST_LINES, why_ended
+from runner.show.readings import COLOURS, worker_now
+from runner.show.screen import Paint, cut, escaped, width
+from runner.show.units import ago, duration
+from runner.show.waiting import why_waiting, with_last_end
 from runner.wire import RunStatus, is_number
 
 

@@ -26,7 +26,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.advice import Reason
 from runner.app.results import (
     CancelReport,
     Contact,
@@ -38,9 +37,10 @@ from runner.app.results import (
     WhyReport,
     WorkerVersion,
 )
+from runner.grammar.values import type_name
 from runner.model import Host, JobSpec
-from runner.units import rfc3339
-from runner.values import type_name
+from runner.show.advice import Reason
+from runner.show.units import rfc3339
 
 FORMAT = 1
 

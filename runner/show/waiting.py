@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner import states
-from runner.advice import Reason, advise, gc, listed, said, time_to_go
 from runner.app.results import RunOnHost, WhyFacts
-from runner.readings import cause_of
-from runner.units import duration, memory, moment, plural, size
+from runner.show.advice import Reason, advise, gc, listed, said, time_to_go
+from runner.show.readings import cause_of
+from runner.show.units import duration, memory, moment, plural, size
 from runner.wire import RunStatus, is_number
 
 

@@ -1,0 +1,1 @@
+"""What may be typed and written in job files, and what it means: pure, but for reading secrets."""
