@@ -21,16 +21,17 @@ KILL_WAIT_S = 30.0
 TERM_POLL_S = 0.02
 TERM_POLL_MOST_S = 0.2
 KILL_POLL_S = 0.01
+KTHREADD = 2
+PF_KTHREAD = 0x00200000
+_BLOCK = 65536
 
 Stat = Tuple[int, int, str]
 
 
 def read_stat(pid: int) -> Optional[Stat]:
     """(parent, start in clock ticks, state) of a process, or None."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            text = file.read()
-    except OSError:
+    text = _read("/proc/%d/stat" % pid)
+    if not text:
         return None
     parts = text[text.rindex(b")") + 2 :].split()
     return int(parts[1]), int(parts[19]), parts[0].decode()
@@ -94,15 +95,37 @@ def all_pids() -> List[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
+def kernel_threads() -> Set[int]:
+    """Threads of the kernel's own, nobody's processes; a big machine has a thousand of them.
+
+    Where the kernel does not list them, or this namespace does not show them: none.
+    """
+    text = _read("/proc/%d/stat" % KTHREADD)
+    # told by its flag, not by its name: a job could have that
+    if not text or not int(text[text.rindex(b")") + 2 :].split()[6]) & PF_KTHREAD:
+        return set()
+    listed = _read("/proc/%d/task/%d/children" % (KTHREADD, KTHREADD))
+    return {KTHREADD} | {int(pid) for pid in listed.split()}
+
+
+def _user_pids() -> List[int]:
+    # the kernel's first: a number that comes free meanwhile is looked at
+    spared = kernel_threads()
+    return [pid for pid in all_pids() if pid not in spared]
+
+
 def descendants(roots: Iterable[int]) -> Set[int]:
     """All living descendants of the given processes, without these."""
+    roots = [pid for pid in roots if _may_have_children(pid)]
+    if not roots:
+        return set()
     children: Dict[int, List[int]] = {}
-    for pid in all_pids():
+    for pid in _user_pids():
         found = read_stat(pid)
         if found:
             children.setdefault(found[0], []).append(pid)
     out: Set[int] = set()
-    todo = list(roots)
+    todo = roots
     while todo:
         for pid in children.get(todo.pop(), ()):
             if pid not in out:
@@ -111,24 +134,51 @@ def descendants(roots: Iterable[int]) -> Set[int]:
     return out
 
 
+def _may_have_children(pid: int) -> bool:
+    """False when it surely has none just now; the kernel's list may miss some, but not all."""
+    try:
+        for thread in os.listdir("/proc/%d/task" % pid):
+            fd = os.open("/proc/%d/task/%s/children" % (pid, thread), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if os.read(fd, 16):
+                    return True
+            finally:
+                os.close(fd)
+    except OSError:
+        return True  # a thread has just gone, or this kernel keeps no such list
+    return False
+
+
 class Membership:
-    """The signs by which an attempt's processes are known."""
+    """The signs by which an attempt's processes are known.
+
+    born_after: the tick at which its launcher started. What is older is not looked at, which saves
+    most of the cost; it could only be a daemon that a job has handed its lease to. None: all are.
+    """
 
     def __init__(
-        self, mark: str, limit: Optional[int], leases: Iterable[str], spared: Iterable[int]
+        self,
+        mark: str,
+        limit: Optional[int],
+        leases: Iterable[str],
+        spared: Iterable[int],
+        born_after: Optional[int] = None,
     ) -> None:
         self._mark = ("%s=%s" % (MARK, mark)).encode()
-        self._limit = None if limit is None else str(limit).encode()
+        self._limit = limit
         self._token = mark.encode()
         self._paths = list(leases)
         self._leases = {_file_id(path) for path in self._paths} - {None}
         self._spared = set(spared)
+        self._born_after = born_after
 
     def find(self, roots: Iterable[int] = ()) -> Set[int]:
         """Every living process of the attempt; `roots` are ancestors known by other means."""
-        pids = [pid for pid in all_pids() if pid not in self._spared]
+        pids = [pid for pid in _user_pids() if pid not in self._spared]
+        if self._born_after is not None:
+            pids = [pid for pid in pids if (read_stat(pid) or (0, 0))[1] >= self._born_after]
         found = {pid for pid in pids if self._has_limit(pid) or self._has_mark(pid)}
-        held = {pid for pid in pids if self._has_lease(pid)}
+        held = {pid for pid in pids if pid not in found and self._has_lease(pid)}
         if held and self._is_ours():
             found |= held
         found |= descendants(list(roots) + sorted(found))
@@ -138,34 +188,48 @@ class Membership:
         if self._limit is None:
             return False
         try:
-            with open("/proc/%d/limits" % pid, "rb") as file:
-                for line in file:
-                    if line.startswith(b"Max realtime timeout"):
-                        return self._limit in line.split()
+            # a tenth of what the text costs; only for processes of this very user
+            return self._limit in resource.prlimit(pid, resource.RLIMIT_RTTIME)
+        except ProcessLookupError:
+            return False
         except OSError:
-            pass
-        return False
+            return self._has_limit_in_text(pid)
+
+    def _has_limit_in_text(self, pid: int) -> bool:
+        _, _, rest = _read("/proc/%d/limits" % pid).partition(b"Max realtime timeout")
+        return str(self._limit).encode() in rest.partition(b"\n")[0].split()
 
     def _has_mark(self, pid: int) -> bool:
-        try:
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                return self._mark in file.read().split(b"\0")
-        except OSError:
-            return False
+        environ = _read("/proc/%d/environ" % pid)
+        return self._mark in environ and self._mark in environ.split(b"\0")
 
     def _has_lease(self, pid: int) -> bool:
         """Whether it holds a shared lock on a lease; who only asks for one opens the file too."""
         if not self._leases:
             return False
-        folder = "/proc/%d/fd" % pid
         try:
-            names = os.listdir(folder)
+            folder = os.open("/proc/%d/fd" % pid, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             return False
-        return any(
-            _file_id(os.path.join(folder, name)) in self._leases and _holds_shared_lock(pid, name)
-            for name in names
-        )
+        try:
+            return any(_holds_shared_lock(pid, fd) for fd in self._lease_fds(folder))
+        finally:
+            os.close(folder)
+
+    def _lease_fds(self, folder: int) -> List[str]:
+        """Of a process's descriptors those that are leases, by their ids: names may differ."""
+        out = []
+        try:
+            for name in os.listdir(folder):
+                try:
+                    found = os.stat(name, dir_fd=folder)
+                except OSError:
+                    continue
+                if (found.st_dev, found.st_ino) in self._leases:
+                    out.append(name)
+        except OSError:
+            pass
+        return out
 
     def _is_ours(self) -> bool:
         """Whether no later claim took the leases over; asked after looking for their holders."""
@@ -258,11 +322,21 @@ def _holds_shared_lock(pid: int, fd: str) -> bool:
 
 
 def _read(path: str) -> bytes:
+    """What is in a file; nothing when it cannot be read. Unbuffered: thousands are read at once."""
     try:
-        with open(path, "rb") as file:
-            return file.read(4096)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
+    try:
+        text = block = os.read(fd, _BLOCK)
+        while block:
+            block = os.read(fd, _BLOCK)
+            text += block
+        return text
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def _file_id(path: str) -> Optional[Tuple[int, int]]:

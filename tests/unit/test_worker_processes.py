@@ -85,6 +85,30 @@ def test_descendants_are_found_to_any_depth(family: Family) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def test_threads_of_the_kernel_are_known_and_nothing_else() -> None:
+    listed = processes.kernel_threads()
+    assert listed.isdisjoint({1, os.getppid(), os.getpid()})
+    # what has memory has a command line; the kernel's threads have neither
+    assert [pid for pid in listed if Path(f"/proc/{pid}/cmdline").read_bytes()] == []
+    first = Path("/proc/2/comm")
+    shown = first.exists() and first.read_text() == "kthreadd\n"
+    if shown and Path("/proc/2/task/2/children").exists():
+        assert len(listed) > 10
+    else:
+        assert listed == set()
+
+
+def test_a_child_of_any_thread_is_a_descendant(family: Family) -> None:
+    code = "import subprocess, threading\n"
+    code += "def go():\n"
+    code += "    child = subprocess.Popen(['cat'], stdin=subprocess.PIPE)\n"
+    code += "    print('up', flush=True)\n"
+    code += "    child.wait()\n"
+    code += "threading.Thread(target=go).start()"
+    parent = family.start([sys.executable, "-c", code])
+    assert len(processes.descendants([parent.pid])) == 1
+
+
 def member(mark: str = "m", limit: int | None = None, paths: tuple[str, ...] = ()) -> set[int]:
     return processes.Membership(mark, limit, paths, [os.getpid()]).find()
 
@@ -93,6 +117,18 @@ def test_known_by_the_mark_in_the_environment(family: Family) -> None:
     child = family.start(SLEEP, env={"RUNNER_MARK": "run.1.abc"})
     family.start(SLEEP, env={"RUNNER_MARK": "run.1.abcd"})
     assert member("run.1.abc") == {child.pid}
+
+
+def test_what_is_older_than_the_attempt_is_not_looked_at_where_that_is_asked(
+    family: Family,
+) -> None:
+    child = family.start(SLEEP, env={"RUNNER_MARK": "run.1.abc"})
+    born = processes.identity(child.pid)["start"]
+    found = [
+        processes.Membership("run.1.abc", None, (), [], born_after=tick).find()
+        for tick in (None, born, born + 1)
+    ]
+    assert found == [{child.pid}, {child.pid}, set()]
 
 
 def test_known_by_the_limit_through_an_emptied_environment(family: Family) -> None:
@@ -104,6 +140,27 @@ def test_known_by_the_limit_through_an_emptied_environment(family: Family) -> No
     )
     assert member(limit=limit) == {child.pid}
     assert resource.getrlimit(resource.RLIMIT_RTTIME) != (limit, limit)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_limit_is_seen_in_processes_of_another_user(family: Family) -> None:
+    limit = processes.draw_limit(random.Random(3))
+    sleep = ["env", "-i", "sh", "-c", "echo up; exec sleep 600"]
+    child = family.start(sleep, user=65534, preexec_fn=lambda: processes.set_limit(limit))
+    family.start(sleep, user=65534)
+    # the kernel tells nobody of 65533 directly: only the text is for everyone
+    asker = os.fork()
+    if asker == 0:
+        found: set[int] = set()
+        try:
+            os.setgroups([])
+            os.setresgid(65533, 65533, 65533)
+            os.setresuid(65533, 65533, 65533)
+            found = member(limit=limit)
+        finally:
+            os._exit(0 if found == {child.pid} else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(asker, 0)[1]) == 0
+    assert member(limit=limit) == {child.pid}
 
 
 def test_known_by_a_lease_held_but_not_by_one_asked_for(tmp_path: Path, family: Family) -> None:
