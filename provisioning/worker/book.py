@@ -56,7 +56,8 @@ class Book:
         if state is None:
             state = _new_state(spec)
             records.make_spare(paths.state)  # its end must be written on a full disk, too
-            self.put(spec, state)
+            # lost with the host's power it is made again: what counts is spec.json
+            self._write(paths, spec, state, dict(state, updated_at=time.time()), sync=False)
         return spec, state
 
     def put(self, spec: Table, record: Table, **changes: Any) -> None:
@@ -68,9 +69,20 @@ class Book:
         paths = self._workspace.run(spec["id"])
         # on disk first: when that fails, what is remembered is still what is there
         written = dict(record, **changes, updated_at=time.time())
-        records.write(paths.state, written, spare=after == ENDED)
+        self._write(paths, spec, record, written, spare=after == ENDED)
+
+    def _write(
+        self,
+        paths: RunPaths,
+        spec: Table,
+        record: Table,
+        written: Table,
+        sync: bool = True,
+        spare: bool = False,
+    ) -> None:
+        records.write(paths.state, written, sync=sync, spare=spare)
         record.update(written)
-        if after in LIVE:
+        if record["state"] in LIVE:
             self._live[spec["id"]] = (spec, record)
         else:
             self._live.pop(spec["id"], None)

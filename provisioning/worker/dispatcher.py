@@ -17,7 +17,7 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import board
 import book
@@ -67,6 +67,8 @@ class Dispatcher:
         self.again: Set[str] = set()
         self.seen: Set[str] = set()
         self.seen_at = 0
+        self.between: List[int] = []
+        """Children that fork a launcher and go: collected later, not to wait for them."""
         self.closing = False
         self.leaving = False
         self.last_tick = 0.0
@@ -100,6 +102,7 @@ class Dispatcher:
             self._sleep(SOON_S if self.again else TICK_S)
 
     def _sleep(self, longest_s: float) -> None:
+        self.between = [pid for pid in self.between if not os.waitpid(pid, os.WNOHANG)[0]]
         asked = self.cards.fileno()
         sources = [self.fifo] if asked is None else [self.fifo, asked]
         if self.fifo in select.select(sources, [], [], longest_s)[0]:
@@ -397,7 +400,7 @@ class Dispatcher:
         sys.stderr.flush()
         child = os.fork()
         if child:
-            os.waitpid(child, 0)
+            self.between.append(child)
             return
         try:
             os.setsid()

@@ -42,6 +42,8 @@ PR_SET_CHILD_SUBREAPER = 36
 MEMORY_WAIT_S = 10.0
 MEMORY_TOLERANCE_MIB = 64
 PIDS_EVERY_S = 5.0
+FIRST_LIST_S = 1.0
+"""A run that is over by then needs no list; its other signs find what it left."""
 POLL_S = 1.0
 
 
@@ -240,7 +242,7 @@ class Attempt:
 
     def _wait(self) -> Optional[Dict[str, Any]]:
         """Until the ranks ended by themselves (None), or there is a cause to stop them."""
-        last_list = 0.0
+        last_list = time.monotonic() - PIDS_EVERY_S + FIRST_LIST_S
         while True:
             self._reap()
             if self.child_code is not None:
