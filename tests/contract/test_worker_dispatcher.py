@@ -424,3 +424,51 @@ def test_a_dispatcher_killed_while_a_lost_attempt_is_ended_changes_nothing(
     wait_for(lambda: len(local_worker.attempts(run)) == 2, 20, "its next attempt")
     local_worker.cancel(run, now=True)
     assert local_worker.causes(run) == ["launcher-lost", "cancelled"]
+
+
+def test_state_files_are_whole_at_every_instant(local_worker: LocalWorker) -> None:
+    code = "import os, time; time.sleep(0.1); raise SystemExit(int(os.environ['RUNNER_ATTEMPT']))"
+    ids = [local_worker.python(code, words=("restarts=2",)) for _ in range(2)]
+    seen: set[str] = set()
+    looks = 0
+    files = [local_worker.run_folder(run) / "state.json" for run in ids]
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = []
+        for file in files:
+            try:
+                found.append(json.loads(file.read_bytes()))
+            except FileNotFoundError:
+                assert not seen, "a state file that was there is gone"
+        looks += 1
+        seen |= {body["state"] for body in found}
+        if len(found) == 2 and all(body["state"] == "ended" for body in found):
+            break
+    assert {"starting", "queued", "ended"} <= seen
+    assert looks > 1000
+
+
+def test_two_workers_of_one_account_never_end_each_others_processes(
+    local_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import time; print('on', flush=True); time.sleep(600)"
+    run = local_worker.python(code)
+    local_worker.until_logged(run, "on")
+    other = LocalWorker(monkeypatch.setenv)
+    try:
+        monkeypatch.setenv("RUNNER_LEASES", str(local_worker.leases))
+        neighbour = other.python(code)
+        other.until_logged(neighbour, "on")
+        theirs = other.members(neighbour) | set(other.machinery())
+        # everything that ends processes: a lost launcher, a cancel, a worker that comes back
+        for pid in (*local_worker.members(run), local_worker.launcher(run)):
+            os.kill(pid, signal.SIGKILL)
+        local_worker.kill(local_worker.supervisor, local_worker.dispatcher)
+        monkeypatch.setenv("RUNNER_WORKSPACE", str(local_worker.workspace))
+        local_worker.status(run)
+        wait_for(lambda: len(local_worker.attempts(run)) == 2, 30, "its next attempt")
+        local_worker.cancel(run, now=True)
+        assert processes.living(theirs) == theirs
+        assert other.attempts(neighbour) == [{}]
+    finally:
+        other.close()
