@@ -9,12 +9,13 @@ inputs := setup.cfg pyproject.toml constraints.txt
 pip := $(venv) -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 rig := RUNNER_RIG_PIP_ARGS="$(PIP_ARGS)" $(venv) -m tests.rig
 
-.PHONY: help demo test check bench gpu rig-up rig-down clean-rig clean
+.PHONY: help demo test check faults bench gpu rig-up rig-down clean-rig clean
 
 help:
 	@echo 'make demo       train an agent on this machine, from nothing'
 	@echo 'make test       everything that this machine can test; installs what that needs'
 	@echo 'make check      ruff, mypy and the unit tests, in seconds'
+	@echo 'make faults     every fault at every phase of a run (root); writes docs/faults.md'
 	@echo 'make bench      figures, as ratios of pairs measured side by side (root: also over ssh)'
 	@echo 'make gpu        on a machine with an NVIDIA GPU: what only that can show'
 	@echo 'make rig-up     start the test hosts and leave them running (root); rig-down, clean-rig'
@@ -55,10 +56,17 @@ check: .venv/.dev
 	.venv/bin/mypy runner provisioning/worker tests/rig tests/helpers tests/conftest.py
 	$(venv) -m pytest -q tests/unit --ignore-glob='*test_agent_*'
 
+# tests/faults/cells.py lists them; make test tries a fixed sample.
+faults: .venv/.test
+	@$(rig) packages
+	RUNNER_FAULTS_DOCUMENT=docs/faults.md $(venv) -m pytest tests/faults --slow -n 2 $(PYTEST_ARGS)
+
 # docs/figures.md says what each measures; all numbers go to results/bench/.
 bench: .venv/.test
 	$(venv) benchmarks/bench_cli.py
 	$(venv) benchmarks/bench_start.py
+	$(venv) benchmarks/bench_cancel.py
+	$(venv) benchmarks/bench_dispatch.py
 	@$(rig) packages
 	$(venv) benchmarks/bench_submit.py
 

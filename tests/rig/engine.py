@@ -77,7 +77,8 @@ class RigEngine:
         }
         config_file = self.host.folder / "daemon.json"
         config_file.write_text(json.dumps(config))
-        argv = ["env", f"PATH={self.libexec}:{self.host.path}"]
+        # runc would keep its files in the runtime folder of whoever starts this
+        argv = ["env", "-u", "XDG_RUNTIME_DIR", f"PATH={self.libexec}:{self.host.path}"]
         argv += ["dockerd", f"--config-file={config_file}"]
         child = processes.spawn(self.host.inside(argv), self.log)
 

@@ -62,8 +62,21 @@ def cut(instance: int) -> None:
     run(["ip", "link", "set", operator_link(instance), "down"])
 
 
+def drop(instance: int) -> None:
+    """Let packets vanish both ways while both ends believe that the link is up."""
+    for chain, side in (("INPUT", "-i"), ("OUTPUT", "-o")):
+        _firewall(instance, "-I", chain, side, "eth0", "-j", "DROP")
+
+
 def mend(instance: int) -> None:
     run(["ip", "link", "set", operator_link(instance), "up"])
+    if shutil.which("iptables"):
+        _firewall(instance, "-F")
+
+
+def _firewall(instance: int, *words: str) -> None:
+    """iptables of login's own network."""
+    run(["ip", "netns", "exec", netns(instance, "login"), "iptables", "-w", *words])
 
 
 def read_firewall() -> str:

@@ -21,6 +21,7 @@ PACKAGES = {
     "crontab": "cron",
     "debootstrap": "debootstrap",
     "dockerd": "docker.io",
+    "gcc": "gcc",
     "git": "git",
     "ip": "iproute2",
     "iptables": "iptables",
