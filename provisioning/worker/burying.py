@@ -65,10 +65,12 @@ def bury(
 
 
 def sweep_and_bury(workspace: Workspace, spec: Table, state: Table, born: Table) -> None:
-    """End every process of the attempt, then write its end; the caller holds the run's lock."""
+    """End every process of the attempt, then write its end; the caller holds the run's lock.
+
+    It holds the attempt's leases, too (`join`): what cannot be killed keeps them by this process.
+    """
     paths = workspace.run(spec["id"])
     folder = paths.attempt(int(state["attempt"]))
-    kept = _join(born.get("leases", ()), str(born["mark"]))
     known = records.read(os.path.join(folder, "pids.json")) or {}
     member = processes.Membership(
         born["mark"], born.get("limit"), born.get("leases", ()), [os.getpid()]
@@ -91,14 +93,13 @@ def sweep_and_bury(workspace: Workspace, spec: Table, state: Table, born: Table)
     wakeup.poke(workspace, paths.id)
     while processes.living(swept.left):
         time.sleep(POLL_S)  # what cannot die keeps its cards
-    for fd in kept:
-        os.close(fd)
 
 
-def _join(leases: Any, mark: str) -> List[int]:
-    """Hold the attempt's leases: they must not be free while something of it lives."""
+def join(born: Table) -> List[int]:
+    """Hold the attempt's leases, by open files: they must not be free while something of it lives,
+    nor be taken by a run that stands behind this one, while its end is being written."""
     kept = []
-    for path in leases:
+    for path in born.get("leases", ()):
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -109,7 +110,7 @@ def _join(leases: Any, mark: str) -> List[int]:
             os.close(fd)  # just being claimed by somebody else
             continue
         # whoever claims it writes its name there first, under a lock that excludes this one
-        if mark.encode() in os.pread(fd, 4096, 0):
+        if str(born["mark"]).encode() in os.pread(fd, 4096, 0):
             kept.append(fd)
         else:
             os.close(fd)

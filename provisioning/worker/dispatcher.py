@@ -248,7 +248,12 @@ class Dispatcher:
         kind = burying.lost_kind(born)
         if born is None or kind != "launcher-lost":
             return burying.bury(paths, state, kind)
-        self._fork(lambda: burying.sweep_and_bury(self.workspace, spec, state, born))
+        held = burying.join(born)
+        try:
+            self._fork(lambda: burying.sweep_and_bury(self.workspace, spec, state, born))
+        finally:
+            for fd in held:
+                os.close(fd)
         return None
 
     def _after(self, paths: RunPaths, spec: Table, state: Table, ended: Table) -> None:

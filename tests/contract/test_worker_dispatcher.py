@@ -472,3 +472,18 @@ def test_two_workers_of_one_account_never_end_each_others_processes(
         assert other.attempts(neighbour) == [{}]
     finally:
         other.close()
+
+
+def test_a_lost_run_keeps_its_place_before_those_behind_it(local_worker: LocalWorker) -> None:
+    local_worker.host(slots=1)
+    first = local_worker.submit("sh", "-c", record(local_worker) + "; sleep 600")
+    wait_for(lambda: (local_worker.root / "order").exists(), 20, "its start")
+    second = local_worker.submit("sh", "-c", record(local_worker))
+    pids = [local_worker.supervisor, local_worker.dispatcher, local_worker.launcher(first)]
+    for pid in (*pids, *local_worker.members(first)):
+        os.kill(pid, signal.SIGKILL)
+    local_worker.status(first)
+    wait_for(lambda: len(started(local_worker)) == 2, 20, "the next start")
+    assert started(local_worker) == [first, first]
+    local_worker.cancel(first, now=True)
+    assert local_worker.wait(second).status.outcome == "done"

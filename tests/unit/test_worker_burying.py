@@ -64,6 +64,7 @@ def test_what_lives_is_ended_and_its_lease_held_until_then(run: RunPaths, tmp_pa
     born: dict[str, Any] = {"mark": mark, "limit": None, "leases": [path]}
     undertaker = os.fork()
     if not undertaker:
+        assert len(burying.join(born)) == 1
         workspace = Workspace(str(tmp_path / "ws"))
         burying.sweep_and_bury(workspace, {"id": "cmd-1", "grace_s": 0.5}, {"attempt": 1}, born)
         os._exit(0)
@@ -79,13 +80,14 @@ def test_what_lives_is_ended_and_its_lease_held_until_then(run: RunPaths, tmp_pa
 
 def test_a_lease_that_somebody_else_has_by_now_is_left_alone(tmp_path: Path) -> None:
     path = str(tmp_path / "slot-000")
+    born = {"leases": [path, str(tmp_path / "gone")], "mark": "cmd-1.1.abc"}
     theirs = leases.claim(path, "other.1.x", "other")
     assert theirs is not None
-    assert burying._join([path, str(tmp_path / "gone")], "cmd-1.1.abc") == []
+    assert burying.join(born) == []
     os.close(theirs)
     ours = leases.claim(path, "cmd-1.1.abc", "cmd-1")
     assert ours is not None
-    (kept,) = burying._join([path], "cmd-1.1.abc")
+    (kept,) = burying.join(born)
     os.close(ours)
     with open(path) as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
