@@ -276,9 +276,13 @@ class Worker:
         if self._spoke:
             return LinkLost(f"{self.host.name}: the link was lost")
         failure = self._carrier.failure()
+        junk = bytes(self._junk).decode("utf-8", "replace").strip()
         if failure is not None:
+            # docker tells on stdout what keeps it from starting a program in a container
+            if junk and not failure.advice:
+                failure.advice = (f"it said: {junk.splitlines()[-1]}",)
             return failure
-        said = self._carrier.trouble() or bytes(self._junk).decode("utf-8", "replace").strip()
+        said = self._carrier.trouble() or junk
         last = said.splitlines()[-1] if said else "nothing was said"
         return ProvisionError(
             f"{self.host.name}: the worker program did not start: {last}",

@@ -293,3 +293,13 @@ def test_request_after_the_end_does_not_wait_for_ever(hostile: Make) -> None:
         for _ in range(2):
             with pytest.raises(ProtocolMismatch, match="too old"):
                 worker.call("info")
+
+
+def test_what_docker_says_on_stdout_is_told(tmp_path: Path, hostile: Make) -> None:
+    host = hostile()
+    said = "OCI runtime exec failed: exec failed: unable to start container process"
+    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\necho '{said}'; exit 126\n")
+    with pytest.raises(WorkerError) as failed:
+        ask(host)
+    assert failed.value.message == "bad: the worker program ended with status 126"
+    assert failed.value.advice == (f"it said: {said}",)
