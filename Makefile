@@ -53,7 +53,7 @@ test: $(venv)
 check: .venv/.dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy runner provisioning/worker tests/rig tests/helpers tests/conftest.py
+	.venv/bin/mypy runner provisioning/worker tests/rig tests/helpers tests/faults tests/conftest.py
 	$(venv) -m pytest -q tests/unit --ignore-glob='*test_agent_*'
 
 # tests/faults/cells.py lists them; make test tries a fixed sample.
