@@ -43,11 +43,11 @@ def _options(function: Function) -> Function:
 @click.command()
 @_options
 def resume(words: Sequence[str], waits: bool, tails: bool, as_json: bool, colour: str) -> int:
-    """Go on with an ended run from its newest checkpoint; print its id.
+    """Go on with an ended run, and print its id.
 
-    It keeps its id, its code and its files. Parameters that its job names as resumable may
-    change, and env.NAME; a run that is done goes on only with more steps. Its secrets are
-    gone with its end: give secret.NAME again.
+    From its newest checkpoint; it keeps its id, its code and its files. Parameters that its job
+    names as resumable may change, and env.NAME; a run that is done goes on only with more
+    steps. Its secrets are gone with its end: give secret.NAME again.
 
     \b
     Examples:
@@ -70,10 +70,11 @@ def resume(words: Sequence[str], waits: bool, tails: bool, as_json: bool, colour
 def fork(
     words: Sequence[str], fresh: bool, waits: bool, tails: bool, as_json: bool, colour: str
 ) -> int:
-    """Make a new run from the newest checkpoint of one, with changes; print its id.
+    """Make a new run from where another one is.
 
-    All parameters may change, and env.NAME name tags priority gpus grace time_limit restarts.
-    It has the code of its source. The source may still be running; nothing of it changes.
+    It begins with the newest checkpoint of its source. All parameters may change, and env.NAME
+    name tags priority gpus grace time_limit restarts. It has the code of its source. The source
+    may still be running; nothing of it changes.
 
     \b
     Examples:
@@ -92,7 +93,9 @@ def fork(
 @click.command()
 @_options
 def reproduce(words: Sequence[str], waits: bool, tails: bool, as_json: bool, colour: str) -> int:
-    """Run the same once more from zero: parameters, seed, code, image; print the new id.
+    """Run the same once more, from zero.
+
+    The same parameters, seed, code and image; prints the new id.
 
     \b
     Examples:

@@ -39,9 +39,10 @@ def pull(run: str | None, folder: str | None, as_json: bool, colour: str) -> Non
 @click.option("--all", "everyone", is_flag=True, help="Runs of every project.")
 @output_options
 def du(words: Sequence[str], everyone: bool, as_json: bool, colour: str) -> int:
-    """Show what takes space on hosts: runs, and what all of them share.
+    """Show what takes space on hosts.
 
-    A file with several names counts once. Images and containers are not counted.
+    Run by run, and what all of them share. A file with several names counts once. Images and
+    containers are not counted.
 
     \b
     Examples:
@@ -77,10 +78,10 @@ def du(words: Sequence[str], everyone: bool, as_json: bool, colour: str) -> int:
 @click.option("--dry-run", "dry", is_flag=True, help="Only show what would be deleted.")
 @output_options
 def rm(words: Sequence[str], unpulled: bool, dry: bool, as_json: bool, colour: str) -> int:
-    """Delete ended runs on their hosts: code, checkpoints, logs, records.
+    """Delete ended runs on their hosts.
 
-    What was pulled into results/ stays. A run that has not ended is refused, and so is one that
-    was not fully pulled, unless you say so.
+    Code, checkpoints, logs and records; what was pulled into results/ stays. A run that has not
+    ended is refused, and so is one that was not fully pulled, unless you say so.
 
     \b
     Examples:

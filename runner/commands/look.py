@@ -65,7 +65,9 @@ def status(run: str | None, as_json: bool, colour: str) -> int:
 @click.argument("run", required=False)
 @output_options
 def why(run: str | None, as_json: bool, colour: str) -> int:
-    """Say what a run waits for, how it goes, or what ended it, and what to type next.
+    """Say what a run waits for, or what ended it.
+
+    And how one goes that is neither, and what to type next.
 
     RUN is an id or the beginning of one, latest (the default), name:TEXT or tag:TEXT.
     """
