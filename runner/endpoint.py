@@ -43,12 +43,46 @@ _READ = 1 << 20
 
 _Inbox = queue.SimpleQueue["tuple[int, bytes] | None"]
 
+# Nothing imports its way into a bundle's bytecode: importlib does not see that a nearly full disk
+# took half of a .pyc, and then it is broken for ever. So the stub compiles, for the Python it runs
+# in, and keeps what reads back; without room the program is compiled in memory each time.
 _STUB = """
 import os,sys
+sys.dont_write_bytecode=True
 d={digest!r}
 w=os.environ.get("RUNNER_WORKSPACE")
 w=w or os.path.join(os.path.expanduser("~"),".local/share/runner/workspace")
 p=os.path.join(w,".runner","bundles",d)
+k=os.path.join("__pycache__",sys.implementation.cache_tag+".done")
+def c(t):
+    import importlib.util,marshal,struct
+    def put(n,b):
+        m="%s.tmp%d"%(n,os.getpid())
+        try:
+            os.makedirs(os.path.dirname(n),exist_ok=True)
+            with open(m,"wb",0) as o:
+                v=memoryview(b)
+                while v: v=v[o.write(v):]
+            with open(m,"rb") as o:
+                r=o.read()
+                if r!=b: raise OSError(28,"short")
+                if b: marshal.loads(r[16:])
+            os.rename(m,n)
+            return True
+        except (OSError,EOFError,ValueError):
+            try: os.unlink(m)
+            except OSError: pass
+    for f,_,ns in os.walk(t):
+        for n in ns:
+            s=os.path.join(f,n)
+            if not n.endswith(".py"): continue
+            g=importlib.util.cache_from_source(s,optimization="")
+            if os.path.exists(g): continue
+            with open(s,"rb") as o: b=o.read()
+            h=struct.pack("<III",0,int(os.stat(s).st_mtime),len(b))
+            x=marshal.dumps(compile(b,os.path.join(p,os.path.relpath(s,t)),"exec",dont_inherit=True))
+            if not put(g,importlib.util.MAGIC_NUMBER+h+x): return
+    put(os.path.join(t,k),b"")
 if not os.path.isdir(p):
     os.write(1,{need!r})
     def r(n):
@@ -65,9 +99,16 @@ if not os.path.isdir(p):
     os.makedirs(w,0o700,exist_ok=True)
     os.makedirs(os.path.dirname(p),exist_ok=True)
     t="%s.tmp%d"%(p,os.getpid())
-    tarfile.open(fileobj=io.BytesIO(b)).extractall(t)
+    try: tarfile.open(fileobj=io.BytesIO(b)).extractall(t); c(t)
+    except BaseException as e:
+        import shutil
+        shutil.rmtree(t,True)
+        sys.exit("runner: no worker program in %s: %s"%(w,e))
     try: os.rename(t,p)
-    except OSError: pass
+    except OSError:
+        import shutil
+        shutil.rmtree(t,True)
+elif not os.path.exists(os.path.join(p,k)): c(p)
 sys.path.insert(0,p)
 sys.argv[:]=[p,"serve"]
 m=os.path.join(p,"__main__.py")
@@ -297,7 +338,7 @@ class Worker:
         if self.host.runtime == "local" and named and not os.path.isabs(named):
             raise SpecError(f"RUNNER_WORKSPACE is {said(named)}; it must begin with /")
         python = sys.executable if self.host.runtime == "local" else "python3"
-        argv = [python, "-I", "-S", "-c", program]
+        argv = [python, "-I", "-S", "-B", "-c", program]
         return argv if self.host.runtime == "local" else placement.worker_argv(self.host, argv)
 
 
@@ -409,6 +450,7 @@ def refusal(body: Mapping[str, Any], host: str) -> RunnerError:
     if code == "no-space":
         text = f"no room on its disk ({text})"
     kind = _REFUSALS.get(code, WorkerError)
-    error = kind(f"{host}: {text}")
+    advice = [f"see what can go: runner gc host={host} --dry-run"] if code == "no-space" else []
+    error = kind(f"{host}: {text}", *advice)
     error.code = code  # type: ignore[attr-defined]
     return error

@@ -1,4 +1,7 @@
-"""The worker program. `python3 -I -S FOLDER COMMAND`: serve, supervise, dispatcher, rank ARGV…"""
+"""The worker program, `python3 -I -S -B FOLDER COMMAND`: serve, supervise, dispatcher, rank ARGV…
+
+-B: a .pyc that a nearly full disk cut short would break every later start.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ class Cards:
         self._now = now
         self._worker = worker
         before = seen.Seen.read(self._path)
-        self.known: List[Table] = gpus.chosen(before.cards, wanted) if before else []
+        self._cards: List[Table] = before.cards if before else []
+        self.known: List[Table] = gpus.chosen(self._cards, wanted)
         """The cards this worker may lease, as of the last good answer, be it of another life."""
         self.problem: Optional[str] = None
         """What went wrong with the last answer (`nvidia-smi exits 9`); None: it was good."""
@@ -76,6 +77,16 @@ class Cards:
         self._query = gpus.Query()
         self.take()
 
+    def want(self, wanted: Any) -> None:
+        """Other cards are to be leased from now on: `all`, `none` or indices."""
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        self.known = gpus.chosen(self._cards, wanted)
+        # what is in gpus.json may be of fewer, and is gone
+        self._written = None
+        self.ask(0.0)
+
     def take(self) -> bool:
         """Take the answer that has come, and write gpus.json when it is time; whether one came."""
         came = self._query is not None and self._poll(self._query)
@@ -98,12 +109,16 @@ class Cards:
             return False  # not yet; or killed, known to be, and unable to die: asked no more
         self._answered_at = self._now()
         self.problem, self._said, self._missing = query.problem, query.said, query.missing
-        if query.problem is None:
+        if query.missing and self.known:
+            # it has cards; a driver that is being replaced must not send runs to the CPU
+            self.problem = gpus.NOT_INSTALLED
+        if self.problem is None:
             self._learn(query)
         return True
 
     def _learn(self, query: gpus.Query) -> None:
-        self.known = gpus.chosen(query.cards, self._wanted)
+        self._cards = query.cards
+        self.known = gpus.chosen(self._cards, self._wanted)
         here, last = self._read_leases(), self._looked or self._asking
         touched = {
             uuid

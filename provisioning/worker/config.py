@@ -28,7 +28,7 @@ class Config:
 
 def read(workspace: Workspace) -> Config:
     """The record that RUNNER_WORKER_CONFIG names, else the workspace's own, else plain defaults."""
-    body = records.read(os.environ.get("RUNNER_WORKER_CONFIG") or workspace.config) or {}
+    body = records.read(_path(workspace)) or {}
     image = body.get("image")
     slots, reserve = body.get("slots"), body.get("disk_reserve")
     return Config(
@@ -41,6 +41,19 @@ def read(workspace: Workspace) -> Config:
         env={str(k): str(v) for k, v in (body.get("env") or {}).items()},
         facts={k: v for k, v in body.items() if k != "env"},
     )
+
+
+def mark(workspace: Workspace) -> Any:
+    """Something that differs once the record was written anew."""
+    try:
+        found = os.stat(_path(workspace))
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _path(workspace: Workspace) -> str:
+    return os.environ.get("RUNNER_WORKER_CONFIG") or workspace.config
 
 
 def cpu_count() -> int:

@@ -19,6 +19,8 @@ from paths import RunPaths
 
 LOG_TAIL_BYTES = 64 * 1024
 FRONT_TEXT_BYTES = 2000
+FEW_FILES = 8
+"""Fewer inodes are none: what a program had open for a moment is back once it has ended."""
 TEXT_BYTES = 500
 TRACEBACK_BYTES = 2000
 """Of a record, where one character may take twelve bytes: it must fit into the spare."""
@@ -168,8 +170,10 @@ def count_oom_kills() -> int:
 
 
 def disk_free(path: str) -> int:
-    """Bytes that this account may still write."""
+    """Bytes that this account may still write; none where there is no room for more files."""
     found = os.statvfs(path)
+    if found.f_files and found.f_favail < FEW_FILES:
+        return 0
     return found.f_bavail * found.f_frsize
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
+import journal
 import plain
 
 FORMAT = 1
@@ -16,7 +16,6 @@ SPARE_BYTES = 4096
 MAX_RECORD = 64 << 20
 MAX_LINE = 64 * 1024
 """Far above the 4 KiB a progress line may have."""
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def read(path: str) -> Optional[Dict[str, Any]]:
@@ -38,11 +37,33 @@ def write(path: str, body: Dict[str, Any], sync: bool = True, spare: bool = True
     except OSError as error:
         _unlink_quietly(temporary)
         kept = path + ".spare"
-        if error.errno not in _NO_SPACE or not spare or not os.path.exists(kept):
+        if not journal.is_full(error) or not spare or not os.path.exists(kept):
             raise
         _overwrite(kept, data)
         temporary = kept
     os.rename(temporary, path)
+
+
+def write_in_place(path: str, body: Dict[str, Any]) -> bool:
+    """Replace the record; on a full disk in the room that the last one has, not atomically.
+
+    Whether it is written: for a short record that who is to start must write, but can do without.
+    """
+    try:
+        write(path, body, sync=False)
+        return True
+    except OSError as error:
+        if not journal.is_full(error):
+            raise
+    data = json.dumps(body, sort_keys=True).encode("ascii") + b"\n"
+    try:
+        # a file has whole blocks
+        if len(data) > max(SPARE_BYTES, os.stat(path).st_size):
+            return False
+        _overwrite(path, data)
+    except OSError:
+        return False
+    return True
 
 
 def write_new_bytes(path: str, data: bytes, mode: int = 0o644) -> None:
@@ -81,6 +102,41 @@ def append_line(path: str, body: Dict[str, Any]) -> None:
         os.close(fd)
 
 
+def open_log(path: str) -> int:
+    """A file to add words to; where there is no room to make it, one that swallows them."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        if not journal.is_full(error):
+            raise
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
+def make_mark(path: str, link: str, donors: Iterable[str]) -> None:
+    """Have a file of that name, whatever is in it, also where no inode is left.
+
+    link: a file whose second name it may be. donors: files that can be done without, of which one
+    gets the name where a second name takes an inode, too.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        return
+    except OSError as error:
+        if not journal.is_full(error):
+            raise
+        problem = error
+    for give, source in [(os.link, link), *((os.rename, donor) for donor in donors)]:
+        try:
+            give(source, path)
+            return
+        except FileExistsError:
+            return
+        except OSError:
+            continue
+    raise problem
+
+
 def sync_folder(path: str) -> None:
     """Make the names in a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -101,11 +157,24 @@ def try_lock(path: str, how: int = fcntl.LOCK_EX) -> Optional[int]:
     return fd
 
 
-def wait_lock(path: str, limit_s: float) -> Optional[int]:
+def try_lock_or_full(path: str) -> Optional[int]:
+    """The same for who makes room: where there is none for the lock's file nobody holds it, and
+    an open file that locks nothing stands for it."""
+    try:
+        return try_lock(path)
+    except OSError as error:
+        if not journal.is_full(error):
+            raise
+        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+
+def wait_lock(
+    path: str, limit_s: float, take: Callable[[str], Optional[int]] = try_lock
+) -> Optional[int]:
     """The lock as soon as it is free, or None when it was not within the limit."""
     deadline = time.monotonic() + limit_s
     while True:
-        fd = try_lock(path)
+        fd = take(path)
         if fd is not None or time.monotonic() > deadline:
             return fd
         time.sleep(0.02)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 import queue
 import sys
@@ -11,7 +11,9 @@ import time
 from typing import Any, Dict, Optional
 
 import config
+import journal
 import paths
+import space
 import supervisor
 import verbs
 import view
@@ -102,9 +104,7 @@ class Link:
         except supervisor.CannotStart as error:
             self.send(wire.ERR, stream, {"code": "no-worker", "text": str(error)})
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            body = {"code": "no-space" if full else "os", "errno": error.errno, "text": str(error)}
-            self.send(wire.ERR, stream, body)
+            self.send(wire.ERR, stream, os_refusal(workspace, error))
         except Exception as error:  # the edge of a request: the client must hear of a bug
             import traceback  # a third of this program's start
 
@@ -130,13 +130,25 @@ def hello(workspace: Workspace) -> Dict[str, Any]:
     }
 
 
+def os_refusal(workspace: Workspace, error: OSError) -> Dict[str, Any]:
+    """What is told of a request that the system refused something."""
+    if not journal.is_full(error):
+        return {"code": "os", "errno": error.errno, "text": str(error)}
+    text = space.NO_INODES if space.room(workspace).files == 0 else str(error)
+    return {"code": "no-space", "errno": error.errno, "text": text}
+
+
 def wake_up(workspace: Workspace, request: Dict[str, Any]) -> None:
-    """Start a `local` worker that is not up when something waits for it; submit asks by itself."""
+    """Start a `local` worker that is not up when something waits for it, if that can be.
+
+    Who cannot do without one (submit, and what waits) asks by itself, and tells why there is none.
+    """
     local = request.get("local")
     if not local or supervisor.is_up(workspace) or request.get("verb") == "submit":
         return
     if any(state["state"] != states.ENDED for _, state in view.read_all(workspace)):
-        supervisor.ensure(workspace, local)
+        with supervisor.without_room(), contextlib.suppress(supervisor.CannotStart):
+            supervisor.ensure(workspace, local)
 
 
 def main(workspace: Workspace) -> int:
@@ -151,7 +163,13 @@ def main(workspace: Workspace) -> int:
     if why is not None:
         link.send(wire.ERR, 0, {"code": "bad-workspace", "text": "%s: %s" % (workspace.root, why)})
         return 2
-    workspace.make()
+    try:
+        workspace.make()
+    except OSError as error:
+        if not journal.is_full(error):
+            raise
+        link.send(wire.ERR, 0, {"code": "no-space", "text": str(error)})
+        return 2
     link.send(wire.EVENT, 0, hello(workspace))
     link.serve(workspace)
     return 0

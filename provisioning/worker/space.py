@@ -14,6 +14,7 @@ import fcntl
 import os
 import stat
 import time
+from dataclasses import dataclass
 from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 import plain
@@ -22,9 +23,27 @@ from paths import Workspace
 
 BLOCK = 512
 """The unit of st_blocks, whatever the file system's own is."""
+NO_INODES = "no inodes left: it has room for bytes, but for no more files"
 DEEPEST = 10
 """Folders below each other before one is moved up, so that no path becomes too long to name."""
 File = Tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the workspace's disk has left for this account."""
+
+    total: int
+    free: int
+    files: Optional[int]
+    """Inodes; None where the file system has no such limit."""
+
+
+def room(workspace: Workspace) -> Room:
+    """What is left now."""
+    found = os.statvfs(workspace.root)
+    files = found.f_favail if found.f_files else None
+    return Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, files)
 
 
 class Seen:
@@ -144,7 +163,7 @@ def using_contents(workspace: Workspace) -> Iterator[None]:
 @contextlib.contextmanager
 def sweeping_contents(workspace: Workspace) -> Iterator[bool]:
     """Whether contents may be removed now: False while somebody uses them."""
-    fd: Optional[int] = records.try_lock(_contents_lock(workspace))
+    fd: Optional[int] = records.try_lock_or_full(_contents_lock(workspace))
     try:
         yield fd is not None
     finally:

@@ -6,14 +6,17 @@ it belongs to; one that cannot get it ends its own, so that of two only one stay
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
+import journal
 import processes
 import records
 from paths import Workspace
@@ -44,10 +47,12 @@ def is_up(workspace: Workspace) -> bool:
 def ensure(workspace: Workspace, local: Optional[Dict[str, Any]]) -> None:
     """Make sure that a worker is up; start one when its runtime allows that from here.
 
-    local: the record for a `local` worker, or None where only its container can start it.
-    Raises CannotStart, InsideRun.
+    local: the record for a `local` worker, or None where only its container can start it. One that
+    lives takes up what differs in it. Raises CannotStart, InsideRun.
     """
     if is_up(workspace):
+        if local is not None and not os.environ.get("RUNNER_WORKER_CONFIG"):
+            _write_config(workspace, local)
         return
     if os.environ.get("RUNNER_RUN") and not os.environ.get("RUNNER_WORKSPACE"):
         raise InsideRun()
@@ -59,17 +64,28 @@ def ensure(workspace: Workspace, local: Optional[Dict[str, Any]]) -> None:
             if not _comes_up(workspace, START_LIMIT_S, lambda: True):
                 raise CannotStart("its container runs, but no dispatcher does")
             return
+        _write_config(workspace, local)
         # one that lives restarts its dispatcher by itself, or is just ending
         if _comes_up(workspace, RESTART_LIMIT_S, lambda: is_supervised(workspace)):
             return
         if is_supervised(workspace):
             raise CannotStart("its dispatcher does not stay up; see %s" % workspace.log)
-        _write_config(workspace, local)
         child = start_detached(workspace, str(local["python"]))
         if not _comes_up(workspace, START_LIMIT_S, lambda: child.poll() is None):
             raise CannotStart("it did not come up; see %s" % _out(workspace))
     finally:
         os.close(lock)
+
+
+@contextlib.contextmanager
+def without_room() -> Iterator[None]:
+    """Go on when a start fails for want of room on the disk: who looks, stops or removes runs can
+    do without a worker, and may be just the one who makes room."""
+    try:
+        yield
+    except OSError as error:
+        if not journal.is_full(error):
+            raise
 
 
 def is_supervised(workspace: Workspace) -> bool:
@@ -87,7 +103,9 @@ def start_detached(workspace: Workspace, python: str) -> "subprocess.Popen[bytes
     The caller holds start.lock.
     """
     child = _start(workspace, python, _environment(workspace, python))
-    records.write(workspace.supervisor, dict(processes.identity(child.pid), format=records.FORMAT))
+    # without room for it the dispatcher's own record tells of the two
+    body = dict(processes.identity(child.pid), format=records.FORMAT)
+    records.write_in_place(workspace.supervisor, body)
     return child
 
 
@@ -173,9 +191,10 @@ def _start(
     workspace: Workspace, python: str, env: Dict[str, str], alone: bool = True
 ) -> "subprocess.Popen[bytes]":
     program, conf = (os.path.join(HERE, "supervisord" + end) for end in (".py", ".conf"))
-    with open(_out(workspace), "ab") as out:
+    out = records.open_log(_out(workspace))
+    try:
         return subprocess.Popen(
-            [python, "-I", program, "-n", "-c", conf],
+            [python, "-I", "-B", program, "-n", "-c", conf],
             stdin=subprocess.DEVNULL,
             # in a container its words are the container's log
             stdout=out if alone else None,
@@ -184,6 +203,8 @@ def _start(
             env=env,
             start_new_session=alone,
         )
+    finally:
+        os.close(out)
 
 
 def _out(workspace: Workspace) -> str:
@@ -211,10 +232,20 @@ def _environment(workspace: Workspace, python: str) -> Dict[str, str]:
 
 
 def _write_config(workspace: Workspace, local: Dict[str, Any]) -> None:
-    before = records.read(workspace.config) or {}
-    worker = before.get("worker") or "w-" + os.urandom(6).hex()
-    records.write(workspace.config, dict(local, format=records.FORMAT, worker=worker))
+    before = records.read(workspace.config)
+    worker = (before or {}).get("worker") or "w-" + os.urandom(6).hex()
+    body = dict(local, format=records.FORMAT, worker=worker)
+    if body == before:
+        return
+    if not records.write_in_place(workspace.config, body):
+        if before is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), workspace.config)
+        return  # what it was serves, too
     os.chmod(workspace.config, 0o600)
+    if before is not None and before.get("gpus") != body.get("gpus"):
+        # what was seen of the cards is of those it was to have before
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(workspace.gpus)
 
 
 def _comes_up(workspace: Workspace, limit_s: float, hope: Any) -> bool:

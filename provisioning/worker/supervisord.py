@@ -1,17 +1,21 @@
 """supervisord, its programs able to hear TERM from their first instant. Run by the job's Python.
 
-    python -I supervisord.py -n -c supervisord.conf
+    python -I -B supervisord.py -n -c supervisord.conf
 
 supervisord sends TERM once and then waits for as long as a run may take to stop. A program that
 it has only just forked still has supervisord's own handlers, and such a TERM would be swallowed.
 So the signal is held back over each fork, and ends the child where it has its default meaning.
+
+Its own log is for people; a disk that has no room for it must not end what restarts the dispatcher.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+from typing import Any
 
 _HELD = {signal.SIGTERM}
 
@@ -34,8 +38,39 @@ def _let_go_in_child() -> None:
     _let_go()
 
 
+def survive_a_full_disk() -> None:
+    """Have supervisord's log lose words instead of raising.
+
+    Its handlers tell of a failed write on stderr, which for `local` is a file on the same disk:
+    that raises, too, and ends supervisord. A log that is turned over may be without room half way.
+    """
+    import supervisor.loggers
+
+    loggers: Any = supervisor.loggers
+    opened, rolled = loggers.FileHandler.__init__, loggers.RotatingFileHandler.doRollover
+
+    def open_or_swallow(self: Any, filename: str, mode: str = "ab") -> None:
+        try:
+            opened(self, filename, mode)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            opened(self, os.devnull, mode)
+
+    def roll_or_go_on(self: Any) -> None:
+        try:
+            rolled(self)
+        except (OSError, ValueError):
+            pass  # ValueError: closed by a turning over that failed
+
+    loggers.Handler.handleError = lambda self: None
+    loggers.FileHandler.__init__ = open_or_swallow
+    loggers.RotatingFileHandler.doRollover = roll_or_go_on
+
+
 if __name__ == "__main__":
     hold_over_forks()
+    survive_a_full_disk()
     from supervisor.supervisord import main
 
     sys.exit(main())

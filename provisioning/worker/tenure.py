@@ -14,6 +14,7 @@ import time
 from typing import Optional
 
 import config
+import journal
 import processes
 import records
 import supervisor
@@ -77,12 +78,13 @@ def begin(workspace: Workspace, known: config.Config) -> Optional[Tenure]:
     parent = os.getppid()
     lock = records.wait_lock(workspace.dispatcher_lock, LOCK_WAIT_S)
     if lock is None:
-        print("another dispatcher has this workspace", file=sys.stderr)
+        journal.say("another dispatcher has this workspace")
         _end_second(workspace, parent)
         return None
     ours = processes.identity(parent) if _is_supervisor(parent) else None
     body = dict(processes.identity(), format=records.FORMAT, supervisor=ours)
-    records.write(workspace.dispatcher, body, sync=False)
+    if not records.write_in_place(workspace.dispatcher, body):
+        journal.say("no room for %s; going on without" % workspace.dispatcher)
     if ours is None and os.environ.get("SUPERVISOR_ENABLED"):
         parent = 0  # its supervisord was killed at its very start
     return Tenure(workspace, lock, parent, known)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runner.app.context import Context, is_pulled, on_hosts, pulled_attempt, seen, silent
+from runner.app.context import Context, is_pulled, on_hosts, pulled_attempt, seen, silent, unread
 from runner.app.results import Contact, Garbage, HostSpace, Removal, RunSpace, SpaceListing
 from runner.app.runs import RunRef, by_host
 from runner.endpoint import LinkLost
@@ -38,7 +38,7 @@ def usage(ctx: Context, host: str | None = None, everyone: bool = False) -> Spac
     answers = on_hosts(asked, lambda each: _usage(ctx, each, everyone))
     ctx.report.done()
     runs: list[RunSpace] = []
-    hosts: list[HostSpace] = []
+    hosts = [] if host else [HostSpace(contact) for contact in unread(ctx)]
     for each, found, error in answers:
         if found is not None:
             runs += found[0]
@@ -66,6 +66,7 @@ def _usage(ctx: Context, host: Host, everyone: bool) -> tuple[list[RunSpace], Ho
         others_bytes=_count(others, "bytes"),
         disk_total=_count(disk, "total"),
         disk_free=_count(disk, "free"),
+        files_free=_count(disk, "files") if is_number(disk.get("files")) else None,
     )
 
 
@@ -131,7 +132,14 @@ def _look(ctx: Context, host: Host, ids: list[str]) -> dict[str, Removal]:
             advice = "cancel first, or let it end:"
             raise WrongState(f"{host.name}: {row['why']}", advice, f"  runner cancel {run}")
     return {
-        run: Removal(run, host.name, _count(row, "bytes"), run in pulled, bool(row.get("gone")))
+        run: Removal(
+            run,
+            host.name,
+            _count(row, "bytes"),
+            # of one whose removal was cut somebody has decided before
+            run in pulled or bool(row.get("begun")),
+            bool(row.get("gone")),
+        )
         for run, row in rows.items()
     }
 

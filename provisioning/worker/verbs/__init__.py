@@ -66,7 +66,9 @@ class Call:
         """
         if time.monotonic() - self._looked_at > KEEP_UP_S:
             self._looked_at = time.monotonic()
-            supervisor.ensure(self.workspace, self._local)
+            if not supervisor.is_up(self.workspace):
+                with supervisor.without_room():
+                    supervisor.ensure(self.workspace, self._local)
 
     def data(self, payload: bytes) -> None:
         """Send bytes."""

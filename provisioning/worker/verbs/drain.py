@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict
 
+import records
 import view
 import wakeup
 
@@ -19,7 +20,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         raise Refused("bad-request", "drain without on")
     path = call.workspace.drained
     if on:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        records.make_mark(path, call.workspace.config, call.workspace.caches)
     elif os.path.exists(path):
         os.unlink(path)
     wakeup.wake(call.workspace)

@@ -48,11 +48,10 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     sweep.bundles()
     sweep.contents()
     call.send_rows(sweep.items)
-    room = os.statvfs(call.workspace.root)
     return {
         "bytes": sweep.freed.bytes,
         "kept": sweep.kept[:KEPT_MOST],
-        "disk": {"free": room.f_bavail * room.f_frsize},
+        "disk": {"free": space.room(call.workspace).free},
     }
 
 

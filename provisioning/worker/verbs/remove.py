@@ -26,10 +26,11 @@ GOING_S = 3.0
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """{"runs": [ids], "dry": bool} → {"removed": [{"run", "bytes", "gone", "why"}]}.
+    """{"runs": [ids], "dry": bool} → {"removed": [{"run", "bytes", "gone", "begun", "why"}]}.
 
-    gone: it is not here. why: what keeps it from being removed; told when dry, else refused before
-    anything is touched. Raises Refused: wrong-state, bad-request.
+    gone: it is not here. begun: its removal was cut, and is ended now. why: what keeps it from
+    being removed; told when dry, else refused before anything is touched. Raises Refused:
+    wrong-state, bad-request.
     """
     try:
         runs = [call.workspace.run(str(name)) for name in request.get("runs") or []]
@@ -38,9 +39,11 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     waiting = _waited_for(call.workspace)
     rows: List[Dict[str, Any]] = []
     for paths in runs:
-        gone = not os.path.exists(paths.spec)
-        why = None if gone else _in_the_way(paths, waiting)
-        rows.append({"run": paths.id, "bytes": 0, "gone": gone, "why": why})
+        here = os.path.exists(paths.spec)
+        begun = not here and bool(_begun(call.workspace, paths))
+        why = _in_the_way(paths, waiting) if here else None
+        gone = not here and not begun
+        rows.append({"run": paths.id, "bytes": 0, "gone": gone, "begun": begun, "why": why})
     dry = bool(request.get("dry"))
     refused = [row["why"] for row in rows if row["why"] is not None]
     if refused and not dry:
@@ -49,8 +52,11 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     for paths, row in zip(runs, rows):
         before = freed.bytes
         if dry:
-            for folder in [*folders(paths), paths.folder]:
+            for folder in [] if row["gone"] else _all_of(call.workspace, paths):
                 freed.add_below(folder)
+        elif row["begun"]:
+            for aside in _begun(call.workspace, paths):
+                finish(paths, aside, freed)
         elif not row["gone"]:
             with claimed(paths) as problem:
                 if problem is not None:
@@ -60,6 +66,18 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
             call.event(run=paths.id, bytes=freed.bytes - before)
         row["bytes"] = freed.bytes - before
     return {"removed": rows}
+
+
+def _all_of(workspace: Workspace, paths: RunPaths) -> List[str]:
+    return [*folders(paths), paths.folder, *_begun(workspace, paths)]
+
+
+def _begun(workspace: Workspace, paths: RunPaths) -> List[str]:
+    """Where the folder of a run lies whose removal has begun, and not ended."""
+    start = ".del-%s-" % paths.id
+    names = [name for name in os.listdir(workspace.runs) if name.startswith(start)]
+    ours = sorted(name for name in names if name[len(start) :].isdigit())
+    return [os.path.join(workspace.runs, name) for name in ours]
 
 
 def folders(paths: RunPaths) -> List[str]:
@@ -89,7 +107,9 @@ def claimed(paths: RunPaths) -> Iterator[Optional[str]]:
     try:
         for name in LOCKS:
             try:
-                fd = records.wait_lock(os.path.join(paths.folder, name), GOING_S)
+                fd = records.wait_lock(
+                    os.path.join(paths.folder, name), GOING_S, records.try_lock_or_full
+                )
             except FileNotFoundError:
                 fd = None  # removed by another one just now
             if fd is None:

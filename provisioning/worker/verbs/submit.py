@@ -21,6 +21,7 @@ import time
 import zlib
 from typing import Any, Dict, List
 
+import causes
 import config
 import records
 import secrets_store
@@ -35,12 +36,18 @@ from paths import RunPaths
 from runner import wire
 from verbs import Call, Refused
 
+LEAST_BYTES = 1 << 20
+"""Left free on the disk of a host that has no larger reserve: records of runs are written there."""
+SMALL_BYTES = 1 << 20
 ACCEPTED = ("accepted_at", "gpus", "worker_image")
 """What the worker adds to a spec, or settles in it."""
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """See the module's docstring. Raises Refused: conflict, no-gpu, corrupt, bad-request."""
+    """See the module's docstring. Raises Refused.
+
+    Codes: conflict, no-gpu, no-space, corrupt, bad-request.
+    """
     spec = request.get("spec")
     if not isinstance(spec, dict) or not isinstance(spec.get("id"), str):
         raise Refused("bad-request", "submit without a spec")
@@ -59,7 +66,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     asked = settle_gpus(call, spec)
     check_after(call, spec)
     with space.using_contents(call.workspace):
-        stored = _take_snapshot(call, digest, sent_manifest)
+        stored = _take_snapshot(call, digest, sent_manifest, bool(spec.get("sweep")))
         make_run(call, paths, asked, request.get("secrets"))
     wakeup.poke(call.workspace, paths.id)
     # an idle worker may have ended while the code came in
@@ -96,9 +103,35 @@ def check_after(call: Call, spec: Dict[str, Any]) -> None:
         call.run(other)
 
 
-def _take_snapshot(call: Call, digest: str, rows: Any) -> int:
-    """Make sure that the snapshot is here, whole; the number of contents that came."""
-    if snapshot.read_tree(call.workspace, digest) is not None:
+def check_room(call: Call, tree: List[snapshot.Row], copied: bool) -> None:
+    """Refuse what would fill the disk, before a byte of it comes: it would stop what runs there.
+
+    copied: the run gets its copy of the code now. Below the reserve what is small may still wait
+    in the queue, since nothing starts or goes on there. Raises Refused.
+    """
+    room = space.room(call.workspace)
+    want = snapshot.room_for(call.workspace, tree, copied)
+    left = room.free - want.bytes
+    if room.files is not None and room.files < want.files:
+        text = "no inodes left: it has room for %d more files, this takes %d"
+        raise Refused("no-space", text % (room.files, want.files))
+    reserve = config.read(call.workspace).disk_reserve
+    above = room.free >= reserve or want.bytes > SMALL_BYTES
+    floor = max(reserve if above else 0, LEAST_BYTES)
+    if left < floor:
+        text = "%s free; this takes %s, and %s must stay free"
+        sizes = tuple(map(causes.size, (room.free, want.bytes, floor)))
+        raise Refused("no-space", text % sizes, free=room.free, want=want.bytes, floor=floor)
+
+
+def _take_snapshot(call: Call, digest: str, rows: Any, swept: bool) -> int:
+    """Make sure that the snapshot is here, whole; the number of contents that came.
+
+    swept: for a member of a sweep, whose code is laid out when it starts.
+    """
+    known = snapshot.read_tree(call.workspace, digest)
+    if known is not None:
+        check_room(call, known, copied=not swept)
         call.event(need=[])
         for _ in call.received():
             pass
@@ -110,6 +143,7 @@ def _take_snapshot(call: Call, digest: str, rows: Any) -> int:
         tree: List[snapshot.Row] = snapshot.check_rows(rows)
         if wire.tree_digest(tree) != digest:
             raise snapshot.BadTree("the list is not the one its digest names")
+        check_room(call, tree, copied=not swept)
         call.event(need=snapshot.needed(call.workspace, tree))
         stored = _receive(call)
         missing = snapshot.needed(call.workspace, tree)
@@ -143,15 +177,30 @@ def _receive(call: Call) -> int:
 def make_run(call: Call, paths: RunPaths, spec: Dict[str, Any], secrets: Any) -> None:
     """Let a run exist: its code, its secrets, then, by one rename, itself; `spec` is completed.
 
-    Raises Refused: conflict, bad-request.
+    What it made for a run that could not be made it removes. Raises Refused: conflict, bad-request,
+    no-space.
     """
     rows = snapshot.read_tree(call.workspace, spec["snapshot"])
     assert rows is not None
-    # the code of a sweep's members is laid out when each starts: a thousand of them may wait
-    if not spec.get("sweep") and not os.path.isdir(paths.code):
-        snapshot.lay_out(call.workspace, rows, paths.code)
-    store_secrets(paths, spec, secrets)
     temporary = os.path.join(call.workspace.runs, ".tmp-%s-%d" % (paths.id, os.getpid()))
+    # one of another client with the same id has its own use for the copy
+    made = [temporary] if os.path.isdir(paths.code) else [temporary, paths.code]
+    try:
+        # the code of a sweep's members is laid out when each starts: a thousand of them may wait
+        if not spec.get("sweep") and not os.path.isdir(paths.code):
+            check_room(call, rows, copied=True)
+            snapshot.lay_out(call.workspace, rows, paths.code)
+        if not os.path.isdir(paths.secrets):
+            made.append(paths.secrets)
+        store_secrets(paths, spec, secrets)
+        _make_folder(call, paths, spec, temporary)
+    except BaseException:
+        for path in [temporary] if os.path.exists(paths.spec) else made:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _make_folder(call: Call, paths: RunPaths, spec: Dict[str, Any], temporary: str) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     os.makedirs(os.path.join(temporary, "attempts"))
     # members of a sweep are made several at a time, and start in their order all the same
@@ -162,7 +211,8 @@ def make_run(call: Call, paths: RunPaths, spec: Dict[str, Any], secrets: Any) ->
     try:
         os.rename(temporary, paths.folder)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if not os.path.exists(paths.folder):
+            raise
         raise Refused(
             "conflict", "run %s was made by another client just now" % paths.id
         ) from error

@@ -15,10 +15,11 @@ from verbs import Call
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     """{"project"?: id} → rows [{"run", "project", "state", "outcome", "attempt", "code",
     "checkpoints", "logs", "records"}]; {"others": {"runs", "bytes"}, "shared": {"contents",
-    "bundles", "home", "leftovers"}, "disk": {"total", "free"}}.
+    "bundles", "home", "leftovers"}, "disk": {"total", "free", "files"}}.
 
-    All in bytes. With a project, the runs of the other ones are told as a sum. A file with several
-    names counts once: among the contents that all share, else in the oldest run that has it.
+    All in bytes; files: how many more there is room for, None without such a limit. With a project,
+    the runs of the other ones are told as a sum. A file with several names counts once: among the
+    contents that all share, else in the oldest run that has it.
     """
     workspace, project = call.workspace, request.get("project")
     seen = space.Seen()
@@ -43,7 +44,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         rows.append(dict(facts, run=spec["id"], project=spec.get("project", {}), **sizes))
     call.send_rows(rows)
     known = {spec["id"] for spec, _ in pairs}
-    room = os.statvfs(workspace.root)
+    room = space.room(workspace)
     return {
         "others": others,
         "shared": {
@@ -52,7 +53,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
             "home": seen.count(workspace.home),
             "leftovers": sum(seen.count(path) for path in _nobodys(workspace, known)),
         },
-        "disk": {"total": room.f_blocks * room.f_frsize, "free": room.f_bavail * room.f_frsize},
+        "disk": {"total": room.total, "free": room.free, "files": room.files},
     }
 
 
