@@ -5,6 +5,7 @@
     workers/HOST.json   the last snapshot a host was known to hold
     intents/ID.json     a submit whose ids were not printed yet; its process holds the file's lock
     pulls/ID.json       what pulls made, to tell it from what people put there
+    pulls/.ID.*.lock    held by the pull of a run into one folder
 
 Records can be deleted; hosts know every run. Open intents cannot: they are what makes a submit
 that was cut happen exactly once.
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from runner.wire import RunStatus, WireError, is_number
 
 FORMAT = 1
 LOCK_LIMIT_S = 10.0
+LEFTOVER_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Store:
 
     def records(self) -> list[Record]:
         """Every run known here, oldest first."""
+        self._remove_leftovers("runs", LEFTOVER_S)
         found = [record for path in self._files("runs") if (record := _record(path))]
         return sorted(found, key=lambda record: (record.run.get("submitted_at") or 0, record.id))
 
@@ -110,24 +114,43 @@ class Store:
         """What earlier pulls of a run made: {"to": folder, "files": {name: [...]}} or empty."""
         return _read(self._root / "pulls" / f"{run}.json") or {}
 
-    def put_pulled(self, run: str, body: Mapping[str, Any]) -> None:
-        """Remember what a pull made."""
-        self._write("pulls", run, dict(body, format=FORMAT))
+    def put_pulled(
+        self, run: str, place: str, rows: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> None:
+        """Remember what a pull made in one place; what others made elsewhere stays."""
+        with self._locked("pulls", "pull"):
+            places = self.pulled(run).get("places")
+            self._remove_leftovers("pulls")
+            kept = places if isinstance(places, dict) else {}
+            body = {**facts, "places": {**kept, place: dict(rows)}, "format": FORMAT}
+            self._write("pulls", run, body)
+
+    @contextlib.contextmanager
+    def pull_locked(self, run: str, place: str, on_wait: Callable[[], None]) -> Iterator[None]:
+        """No other pull of this run into this place meanwhile; waits for one, however long.
+
+        on_wait: called once when there is one.
+        """
+        digest = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()
+        path = self._folder("pulls") / f".{run}.{digest[:16]}.lock"
+        waits = False
+        while (fd := _lock_anew(path)) is None:
+            if not waits:
+                waits = True
+                on_wait()
+            time.sleep(0.1)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()  # it is ours: see `_lock_anew`
+            os.close(fd)
 
     @contextlib.contextmanager
     def intents_locked(self) -> Iterator[None]:
         """Nobody else of this project looks at intents meanwhile. Raises SpecError in the end."""
-        folder = self._folder("intents")
-        with open(folder / ".lock", "a") as file:
-            deadline = time.monotonic() + LOCK_LIMIT_S
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if time.monotonic() > deadline:
-                        raise SpecError(f"{folder} is locked by another submit") from None
-                    time.sleep(0.01)
+        with self._locked("intents", "submit"):
+            self._remove_leftovers("intents")
             yield
 
     def open_intents(self, words: list[str]) -> list[Intent]:
@@ -152,15 +175,53 @@ class Store:
         temporary = folder / f".{body['id']}.tmp"
         data = memoryview(json.dumps(dict(body, format=FORMAT)).encode("ascii"))
         try:
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            while data:
-                data = data[os.write(fd, data) :]
-            os.fsync(fd)
-            os.rename(temporary, path)
+            # nobody may take it for a leftover before it is locked
+            with self._locked("intents", "submit"):
+                fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            try:
+                while data:
+                    data = data[os.write(fd, data) :]
+                os.fsync(fd)
+                os.rename(temporary, path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+                os.close(fd)
+                raise
         except OSError as error:
             raise _unwritable(path, error) from error
         return Intent(path, fd, dict(body))
+
+    @contextlib.contextmanager
+    def _locked(self, kind: str, who: str) -> Iterator[None]:
+        folder = self._folder(kind)
+        with open(folder / ".lock", "a") as file:
+            deadline = time.monotonic() + LOCK_LIMIT_S
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > deadline:
+                        raise SpecError(f"{folder} is locked by another {who}") from None
+                    time.sleep(0.01)
+            yield
+
+    def _remove_leftovers(self, kind: str, older_s: float = 0.0) -> None:
+        """Remove what killed processes were writing.
+
+        Who still writes an intent holds that file's lock, who writes of a pull the folder's;
+        whatever else is being written is not so old.
+        """
+        for path in (self._root / kind).glob(".*.tmp"):
+            with contextlib.suppress(OSError):
+                if older_s and time.time() - path.lstat().st_mtime < older_s:
+                    continue
+                fd = _try_lock(path)
+                if fd is not None:
+                    path.unlink()
+                    os.close(fd)
 
     def _files(self, kind: str) -> list[Path]:
         folder = self._root / kind
@@ -223,6 +284,25 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, RecursionError, ValueError):
         return None
     return body if isinstance(body, dict) else None
+
+
+def _lock_anew(path: Path) -> int | None:
+    """The lock of a file that is made for it, and removed by who holds it; None: another has it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(fd).st_nlink:
+            return fd
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        os.close(fd)
+        raise SpecError(f"{path} cannot be locked: {error.strerror}") from error
+    os.close(fd)
+    return None
 
 
 def _try_lock(path: Path) -> int | None:

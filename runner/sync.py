@@ -22,6 +22,8 @@ PARTS = ".parts"
 AT_ONCE = 8
 """Submits of a sweep under way at a time."""
 _PIECE = 1 << 20
+_HOLE = 4096
+_ZEROS = bytes(_HOLE)
 
 
 @dataclass(frozen=True)
@@ -219,13 +221,13 @@ class _Sinks:
                 self._begin(index, size)
             piece = bytes(self._buffer[: self._left])
             del self._buffer[: len(piece)]
-            self._file.write(piece)
+            write_sparse(self._file, piece)
             assert self._index is not None
             self._sums[self._index].update(piece)
             self._left -= len(piece)
             self._on_bytes(self._wanted[self._index], len(piece))
             if self._left == 0:
-                self._file.close()
+                self._close_file()
                 self._index = None
 
     def finish(self, sums: list[Any]) -> tuple[list[Fetched], list[Fetch]]:
@@ -255,8 +257,13 @@ class _Sinks:
         return done, changed
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._file is not None and not self._file.closed:
+            with contextlib.suppress(OSError):  # what came so far is gone on from the next time
+                self._close_file()
+
+    def _close_file(self) -> None:
+        with self._file:
+            self._file.truncate(self._file.tell())
 
     def _begin(self, index: int, size: int) -> None:
         if index >= len(self._wanted) or index in self._sums:
@@ -280,6 +287,7 @@ class _Sinks:
         if item.offset and (not part.exists() or part.stat().st_size < item.offset):
             with open(self._top / item.file.name, "rb") as old, open(part, "wb") as new:
                 _copy(old, new, item.offset)
+                new.truncate(item.offset)
         if item.offset:
             with open(part, "rb") as old:
                 left = item.offset
@@ -291,6 +299,24 @@ class _Sinks:
         os.ftruncate(fd, item.offset)
         os.lseek(fd, item.offset, os.SEEK_SET)
         return os.fdopen(fd, "wb"), digest
+
+
+def write_sparse(file: Any, data: bytes) -> None:
+    """Write at the end of a file, which stays a hole where blocks are all zeros.
+
+    The caller truncates it to its position in the end: zeros may be the last that came.
+    """
+    position: int = file.tell()
+    begin = end = 0
+    while end < len(data):
+        length = min(_HOLE - (position + end) % _HOLE, len(data) - end)
+        is_hole = data[end] == 0 and data[end : end + length] == _ZEROS[:length]
+        if is_hole:
+            file.write(data[begin:end])
+            begin = end + length
+            file.seek(position + begin)
+        end += length
+    file.write(data[begin:])
 
 
 def part_path(top: Path, name: str) -> Path:
@@ -313,5 +339,5 @@ def make_parents(top: Path, name: str) -> None:
 
 def _copy(source: Any, target: Any, count: int) -> None:
     while count and (block := source.read(min(_PIECE, count))):
-        target.write(block)
+        write_sparse(target, block)
         count -= len(block)

@@ -239,6 +239,8 @@ class RunStatus:
     log_bytes: int = 0
     log_cut_bytes: int = 0
     """Of these, what its log_limit gave back to the disk."""
+    log_problem: Optional[str] = None
+    """What the job or somebody else did to its log files, in the worker's words."""
     checkpoints: List[Dict[str, Any]] = field(default_factory=list)
     bad_checkpoints: List[str] = field(default_factory=list)
     """Names of those that did not verify and were set aside; only in full."""

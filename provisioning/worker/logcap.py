@@ -22,36 +22,28 @@ class NoHoles(OSError):
     """This file system cannot punch holes."""
 
 
-def cut(path: str, limit_bytes: int) -> Optional[Tuple[int, int]]:
+def cut(fd: int, limit_bytes: int) -> Optional[Tuple[int, int]]:
     """Bring a log that occupies more than the limit below it: (from, to) of what is gone, or None.
 
-    Raises NoHoles; the log is then as it was.
+    fd: open to read and write, not to append: the line in front of the hole has its place. Raises
+    NoHoles; the log is then as it was.
     """
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        # not for appending: the line in front of the hole has its place
-        fd = os.open(path, flags)
-    except OSError:
+    found = os.fstat(fd)
+    if found.st_blocks * 512 <= limit_bytes:
         return None
-    try:
-        found = os.fstat(fd)
-        if found.st_blocks * 512 <= limit_bytes:
-            return None
-        block = min(max(found.st_blksize, _BLOCK), _LARGEST_BLOCK)
-        begin = -(-(limit_bytes // 10) // block) * block or block
-        end = (found.st_size - limit_bytes // 2) // block * block
-        if end - begin < block:
-            return None  # a limit of less than a few blocks
-        _punch(fd, begin, end - begin)
-        start = begin
-        for _ in range(2):  # its own length counts, too
-            line = b"\nrunner: %d bytes cut here (log_limit)\n" % (end - start)
-            start = max(0, begin - len(line))
-        # it ends where the hole begins: what a reader finds between two ends is all text
-        os.pwrite(fd, line, start)
-        return start, end
-    finally:
-        os.close(fd)
+    block = min(max(found.st_blksize, _BLOCK), _LARGEST_BLOCK)
+    begin = -(-(limit_bytes // 10) // block) * block or block
+    end = (found.st_size - limit_bytes // 2) // block * block
+    if end - begin < block:
+        return None  # a limit of less than a few blocks
+    _punch(fd, begin, end - begin)
+    start = begin
+    for _ in range(2):  # its own length counts, too
+        line = b"\nrunner: %d bytes cut here (log_limit)\n" % (end - start)
+        start = max(0, begin - len(line))
+    # it ends where the hole begins: what a reader finds between two ends is all text
+    os.pwrite(fd, line, start)
+    return start, end
 
 
 def data_ranges(fd: int, begin: int, end: int) -> Iterator[Tuple[int, int]]:

@@ -1,7 +1,7 @@
 """What a rank becomes before the job's own program: log, progress file, leases, then exec.
 
-Run as `python3 -I -S FOLDER rank ARGV…` under torchrun's agent, or called in a forked child for a
-run of one rank. Files are opened here and not by a parent, so that no pipe stands between the job
+Run as `python3 -I -S -B FOLDER rank ARGV…` under torchrun's agent, or called in a forked child for
+a run of one rank. Files are opened here and not by a parent, so that no pipe stands between the job
 and its log and nothing is lost with a parent.
 """
 
@@ -37,7 +37,7 @@ def become(argv: List[str], env: Dict[str, str], logs: str, rank: int) -> None:
     for name in _RESET:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     log = os.path.join(logs, "rank-%d.log" % rank)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     out = os.open(log, flags, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nothing, 0)

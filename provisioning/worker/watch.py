@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import causes
 import evidence
-import logcap
 import plain
+import ranklogs
 import records
 import retention
 import stacks
@@ -40,8 +40,10 @@ class Watch:
         marks: evidence.Marks,
         *,
         reserve_bytes: int = 0,
+        ranks: Callable[[], Dict[int, int]] = dict,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """ranks: the living ranks' processes."""
         self._workspace = workspace
         self._paths = paths
         self._attempt = int(state["attempt"])
@@ -52,7 +54,8 @@ class Watch:
         self._limit_s = spec.get("time_limit_s")
         self._ran_before_s = float(state.get("ran_s") or 0.0)
         self._motion = Motion(spec, marks)
-        self._logs = Logs(paths, marks.nproc, spec.get("log_limit_bytes"), self._note)
+        limit_bytes = spec.get("log_limit_bytes")
+        self._logs = ranklogs.Logs(paths, marks.nproc, limit_bytes, self._note, ranks)
         self._keeper = retention.Keeper(
             paths.checkpoints, spec, lambda text: self._note("checkpoints", text=text)
         )
@@ -83,8 +86,14 @@ class Watch:
         left = float(self._limit_s) - self._ran_before_s - self.ran_s
         return max(0.0, min(longest_s, left))
 
+    @property
+    def of_logs(self) -> Dict[str, Any]:
+        """{"log_problem": what became of them or None, "logs": [[device, inode] of each rank's]}"""
+        return {"log_problem": self._logs.problem, "logs": self._logs.own}
+
     def begin(self) -> None:
-        """The ranks have been started."""
+        """The ranks are about to be started."""
+        self._logs.begin()
         self._began = self._looked_at = self._now()
 
     def look(self) -> Optional[Cause]:
@@ -119,8 +128,7 @@ class Watch:
     def _beat(self) -> None:
         """What counts when this launcher is lost."""
         body: Dict[str, Any] = {"ran_s": round(self.ran_s, 3), "step": self._marks.step()}
-        if self._logs.gone:
-            body["log_gone"] = True
+        body.update(self.of_logs)
         try:
             records.write(os.path.join(self._folder, "beat.json"), body, sync=False)
         except OSError:
@@ -198,47 +206,3 @@ class Motion:
         seen = (progress, logs)
         self.idle_s = 0.0 if seen != self._seen else self.idle_s + passed_s
         self._seen = seen
-
-
-class Logs:
-    """The ranks' log files: whether they are still there, and below their limit."""
-
-    def __init__(
-        self, paths: RunPaths, nproc: int, limit_bytes: Optional[int], note: Callable[..., None]
-    ) -> None:
-        self._paths = [paths.log(rank) for rank in range(nproc)]
-        self._limit_bytes = limit_bytes
-        self._note = note
-        self._known: List[Optional[int]] = [None] * nproc
-        self.gone = False
-
-    def look(self) -> bool:
-        """Bring them below the limit; whether one was found to be gone just now."""
-        before = self.gone
-        for rank, path in enumerate(self._paths):
-            try:
-                inode: Optional[int] = os.lstat(path).st_ino
-            except OSError:
-                inode = None
-            if self._known[rank] is None:
-                self._known[rank] = inode
-            elif inode != self._known[rank] and not self.gone:
-                # the job writes on into a file that has no name any more
-                self.gone = True
-                self._note("log-gone", rank=rank)
-            if inode is not None and self._limit_bytes:
-                self._cut(rank, path, int(self._limit_bytes))
-        return self.gone and not before
-
-    def _cut(self, rank: int, path: str, limit_bytes: int) -> None:
-        try:
-            gone = logcap.cut(path, limit_bytes)
-        except logcap.NoHoles:
-            self._note("log-limit", text="this file system cannot cut logs; log_limit is not kept")
-            self._limit_bytes = None
-            return
-        except OSError as error:
-            self._note("log-limit", text="rank %d: %s" % (rank, error))
-            return
-        if gone is not None:
-            self._note("log-cut", rank=rank, start=gone[0], end=gone[1])

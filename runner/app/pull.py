@@ -25,10 +25,20 @@ def pull(ctx: Context, ref: RunRef, to: Path | None = None) -> PullReport:
 
     Files that no pull made, or that were edited here since, are kept and named. Raises
     IntegrityError, HostError, SpecError (no room here); what was there before is still there.
+    Another pull of the run into the same folder is waited for.
     """
-    began = time.monotonic()
     top = (to or ctx.project.root / "results" / ref.id).absolute()
     _check_folder(top)
+
+    def say_wait() -> None:
+        ctx.report.step(f"{ref.id}: another pull is under way; waiting for it")
+
+    with ctx.store.pull_locked(ref.id, str(top.resolve()), say_wait):
+        return _pull(ctx, ref, top)
+
+
+def _pull(ctx: Context, ref: RunRef, top: Path) -> PullReport:
+    began = time.monotonic()
     progress = _Progress(ctx)
     with ctx.connect(ctx.host(ref.host)) as worker:
         book = _Book(ctx, ref.id, top)
@@ -104,10 +114,8 @@ class _Book:
         self._ctx = ctx
         self._run = run
         self._top = top
-        body = ctx.store.pulled(run)
-        places = body.get("places")
-        self._all = dict(places) if isinstance(places, dict) else {}
-        rows = self._all.get(str(top))
+        places = ctx.store.pulled(run).get("places")
+        rows = places.get(str(top)) if isinstance(places, dict) else None
         self.known: dict[str, Known] = {
             name: Known(*row)
             for name, row in (rows if isinstance(rows, dict) else {}).items()
@@ -126,9 +134,8 @@ class _Book:
             name: [known.size, known.mtime_ns, known.sha256, known.local_mtime_ns]
             for name, known in self.known.items()
         }
-        places = dict(self._all, **{str(self._top): rows})
-        body = {"places": places, "complete": complete, "attempt": attempt}
-        self._ctx.store.put_pulled(self._run, body)
+        facts = {"complete": complete, "attempt": attempt}
+        self._ctx.store.put_pulled(self._run, str(self._top), rows, facts)
 
     def parts(self, remote: list[manifest.RemoteFile]) -> Mapping[str, int]:
         """Bytes here of files whose last pull was cut; only what never changes can go on."""

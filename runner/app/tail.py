@@ -24,13 +24,15 @@ def tail(
     lines: int | None,
     follow: bool,
     write: Callable[[bytes], None],
+    warn: Callable[[str], None] | None = None,
 ) -> RunOnHost:
     """Hand a rank's bytes to `write` as they come; the run as it stood at the end.
 
     start: first byte wanted (None: 0). lines: only the last so many, instead. A link that is lost
-    while following is made again and goes on at the next byte; `report` says so.
+    while following is made again and goes on at the next byte; `report` says so. warn: told of what
+    became of the log, when bytes may be missing (None: `report`).
     """
-    follower = _Follower(ctx, ref, rank, start or 0, lines, follow, write)
+    follower = _Follower(ctx, ref, rank, start or 0, lines, follow, write, warn)
     host = ctx.host(ref.host)
     tries = 0
     lost_at: float | None = None
@@ -66,6 +68,7 @@ class _Follower:
         lines: int | None,
         follow: bool,
         write: Callable[[bytes], None],
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         self._ctx = ctx
         self._ref = ref
@@ -74,6 +77,8 @@ class _Follower:
         self._lines = lines
         self._follow = follow
         self._write = write
+        self._warn = warn or ctx.report.note
+        self._warned = ""
         self.began = False
 
     def say_back(self, lost_at: float) -> None:
@@ -92,6 +97,7 @@ class _Follower:
             follow=self._follow,
             lines=None if self.began else self._lines,
             cuts=True,
+            held=self._offset if self.began else 0,
             **{"from": self._offset},
         )
         for kind, payload in request.frames():
@@ -116,6 +122,10 @@ class _Follower:
             self.began = True
         elif "cut" in event:
             self._on_cut(event["cut"])
+        elif "anew" in event:
+            self._on_anew(event["anew"])
+        elif isinstance(event.get("problem"), str):
+            self._on_problem(event["problem"])
         elif event.get("state") == states.QUEUED:
             self._ctx.report.step(f"{self._ref.id}  queued")
         elif "state" in event:
@@ -126,6 +136,25 @@ class _Follower:
         good = isinstance(cut, list) and len(cut) == 2 and all(map(wire.is_number, cut))
         if good and cut[0] <= self._offset < cut[1]:
             self._offset = int(cut[1])
+
+    def _on_anew(self, where: Any) -> None:
+        """The log became shorter than what we have, or is another file now."""
+        good = isinstance(where, list) and len(where) == 2 and all(map(wire.is_number, where))
+        if not good:
+            return
+        self._ctx.report.done()
+        self._warn(
+            f"rank-{self._rank}.log became shorter, from {_size(self._offset)} to "
+            f"{_size(where[1])}; here it goes on from its start"
+        )
+        self._offset = 0
+
+    def _on_problem(self, text: str) -> None:
+        """Once for each, over all conversations."""
+        if text != self._warned:
+            self._warned = text
+            self._ctx.report.done()
+            self._warn(f"{self._ref.id}: {text}")
 
     def _on_data(self, payload: bytes, host: str) -> None:
         (offset,) = wire.TAIL_HEAD.unpack_from(payload)

@@ -89,7 +89,7 @@ def follow_output(
     ref = runs.find_one(ctx, run)
     write, finish = out.job_writer()
     try:
-        last = read_log(ctx, ref, rank, start, lines, follow, write)
+        last = read_log(ctx, ref, rank, start, lines, follow, write, out.warn)
     except KeyboardInterrupt:
         finish()
         out.warn(f"{ref.id} goes on; back to it: runner tail {ref.id}")

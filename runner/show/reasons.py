@@ -26,6 +26,8 @@ def explain(report: WhyReport, now: float) -> Reason:
         reason = why_ended(run, facts, clock)
     else:
         reason = _live(run, facts, clock)
+    if run.status.log_problem and run.status.state != states.QUEUED:
+        reason = dataclasses.replace(reason, text=f"{reason.text}; {run.status.log_problem}")
     if run.contact.state == "ok":
         return reason
     seen = "never seen" if run.contact.at is None else f"as of {ago(run.contact.at, now)}"

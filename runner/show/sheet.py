@@ -179,7 +179,8 @@ def _attempts(status: RunStatus, run: RunOnHost, now: float) -> list[tuple[str, 
 
 def _log(status: RunStatus) -> list[str]:
     cut = [f"{size(status.log_cut_bytes)} of it cut (log_limit)"] if status.log_cut_bytes else []
-    return [size(status.log_bytes), *cut] if status.log_bytes else []
+    problem = [status.log_problem] if status.log_problem else []
+    return ([size(status.log_bytes), *cut] if status.log_bytes else []) + problem
 
 
 def _progress(status: RunStatus) -> list[str]:

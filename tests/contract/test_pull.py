@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -350,3 +351,47 @@ def test_damaged_book_of_pulls_is_no_book(shared_worker: LocalWorker, places: ob
     book.parent.mkdir(exist_ok=True)
     book.write_text(text)
     assert shared_worker.pull(run).files == 1
+
+
+def test_what_is_a_hole_there_is_a_hole_here(shared_worker: LocalWorker) -> None:
+    run = blank(shared_worker)
+    log = shared_worker.workspace / "logs" / run / "rank-0.log"
+    size = 40 << 20
+    with log.open("r+b") as file:
+        file.write(b"first error\n" * 1000)
+        file.seek(size - 5000)
+        file.write(b"last\n" * 1000)
+    report = shared_worker.pull(run)
+    here = report.path / "logs" / "rank-0.log"
+    assert here.stat().st_size == size
+    assert here.stat().st_blocks * 512 < 100_000
+    assert same(here, log)
+    # what is appended to a copy keeps its holes, and one at the end is one
+    with log.open("ab") as file:
+        file.write(b"more\n")
+        file.truncate(size + 5 + (1 << 20))
+    assert shared_worker.pull(run).bytes == 5 + (1 << 20)
+    assert here.stat().st_blocks * 512 < 100_000
+    assert same(here, log)
+    with log.open("ab") as file:
+        file.write(b"end\n")
+    assert shared_worker.pull(run).bytes == 4
+    assert same(here, log)
+
+
+def same(one: Path, other: Path) -> bool:
+    return hashlib.sha256(one.read_bytes()).digest() == hashlib.sha256(other.read_bytes()).digest()
+
+
+def test_two_pulls_at_once(shared_worker: LocalWorker, tmp_path: Path) -> None:
+    run = done(shared_worker, WRITES)
+    big = random.Random(3).randbytes(30_000_000)
+    (shared_worker.workspace / "checkpoints" / run / "big").write_bytes(big)
+    with ThreadPoolExecutor(6) as pool:
+        places = [None, None, None, tmp_path / "a", tmp_path / "a", tmp_path / "b"]
+        reports = list(pool.map(lambda to: shared_worker.pull(run, to), places))
+    assert sorted(report.files for report in reports) == [0, 0, 0, 6, 6, 6]
+    for report in reports:
+        assert report.kept == report.pending == ()
+        assert (report.path / "checkpoints" / "big").read_bytes() == big
+        assert shared_worker.pull(run, report.path).files == 0

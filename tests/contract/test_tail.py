@@ -299,3 +299,121 @@ def test_wrong_answers_are_named(
 ) -> None:
     with pytest.raises(WorkerError, match=says):
         hostile(*frames)
+
+
+SPOILS = {
+    "delete": "os.unlink(log)",
+    "link": "os.unlink(log); os.symlink('/etc/passwd', log)",
+    "pipe": "os.unlink(log); os.mkfifo(log)",
+    "folder": "os.unlink(log); os.mkdir(log)",
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_a_log_that_the_job_took_away_is_told_of(shared_worker: LocalWorker, spoil: str) -> None:
+    code = f"""
+import os, time
+log = os.environ["RUNNER_LOGS"] + "/rank-0.log"
+print("first", flush=True)
+while not os.path.exists("go"): time.sleep(0.02)
+{SPOILS[spoil]}
+print("second", flush=True)
+time.sleep(2)
+"""
+    run = shared_worker.python(code)
+    shared_worker.until_logged(run, "first")
+    follower = Follower(shared_worker, run)
+    wait_for(lambda: follower.data, 10, "its first line")
+    (shared_worker.workspace / "code" / run / "go").touch()
+    # who has it open sees it all, and is told
+    assert follower.end() == b"first\nsecond\n"
+    told = f"{run}: rank-0.log was deleted or replaced while it ran; what is printed since is lost"
+    assert shared_worker.report.notes.count(told) == 1
+    assert shared_worker.tail(run, follow=False) == b""
+    assert shared_worker.report.notes.count(told) == 2
+    assert shared_worker.status(run).status.log_problem == told.partition(": ")[2]
+
+
+def test_a_log_that_became_shorter_goes_on_from_its_start(shared_worker: LocalWorker) -> None:
+    code = """
+import os, time
+log = os.environ["RUNNER_LOGS"] + "/rank-0.log"
+print("x" * 1000, flush=True)
+while not os.path.exists("go"): time.sleep(0.02)
+time.sleep(1.2)
+os.truncate(log, 0)
+time.sleep(1.2)
+print("anew", flush=True)
+"""
+    run = shared_worker.python(code)
+    shared_worker.until_logged(run, "xxx\n")
+    follower = Follower(shared_worker, run)
+    wait_for(lambda: len(follower.data) == 1001, 10, "its first line")
+    (shared_worker.workspace / "code" / run / "go").touch()
+    assert follower.end() == b"x" * 1000 + b"\nanew\n"
+    notes = shared_worker.report.notes
+    text = "rank-0.log became shorter, from 1001 bytes to 0 bytes; here it goes on from its start"
+    assert notes.count(text) == 1
+    problem = "rank-0.log was cut short while it ran, from 1001 to 0 bytes; what was in it is lost"
+    assert follower.last.status.log_problem == problem
+
+
+def test_a_log_that_the_job_begins_anew_is_gone_on_with(shared_worker: LocalWorker) -> None:
+    code = """
+import os, time
+log = os.environ["RUNNER_LOGS"] + "/rank-0.log"
+print("first", flush=True)
+while not os.path.exists("go"): time.sleep(0.02)
+os.rename(log, log + ".1")
+os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+print("second", flush=True)
+time.sleep(2)
+"""
+    run = shared_worker.python(code)
+    shared_worker.until_logged(run, "first")
+    follower = Follower(shared_worker, run)
+    wait_for(lambda: follower.data, 10, "its first line")
+    (shared_worker.workspace / "code" / run / "go").touch()
+    assert follower.end() == b"first\nsecond\n"
+    problem = "rank-0.log was begun anew while it ran; what was in it before is not there"
+    assert follower.last.status.log_problem == problem
+
+
+def test_a_log_that_is_there_no_more_is_told_of(shared_worker: LocalWorker) -> None:
+    run = shared_worker.python("print('here')")
+    shared_worker.wait(run)
+    (shared_worker.workspace / "logs" / run / "rank-0.log").unlink()
+    assert shared_worker.tail(run) == b""
+    assert f"{run}: rank-0.log is not there any more" in shared_worker.report.notes
+
+
+def test_what_became_of_a_log_is_told_by_the_command_without_a_terminal(
+    shared_worker: LocalWorker,
+) -> None:
+    code = 'import os; print("x"); os.unlink(os.environ["RUNNER_LOGS"] + "/rank-0.log")'
+    run = shared_worker.python(code)
+    shared_worker.wait(run)
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "tail", run],
+        cwd=shared_worker.project,
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        timeout=30,
+        check=True,
+        text=True,
+    )
+    assert done.stdout == ""
+    assert done.stderr.count("rank-0.log was deleted or replaced") == 1
+
+
+def event(body: dict[str, Any]) -> Frame:
+    return (wire.EVENT, json.dumps(body).encode().hex())
+
+
+def test_bytes_come_from_the_start_of_a_log_that_became_shorter(
+    hostile: Callable[..., bytes],
+) -> None:
+    assert hostile(piece(0, b"abc"), event({"anew": [3, 1]}), piece(0, b"k"), END) == b"abck"
+    frames = [event({"anew": where}) for where in ([3], "x", [3, "x"], [3, 1e400])]
+    frames += [event({"problem": 3}), piece(1, b"bcd")]
+    assert hostile(piece(0, b"abc"), *frames, END) == b"abcd"

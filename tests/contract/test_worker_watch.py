@@ -162,9 +162,7 @@ def test_a_run_stops_with_time_to_save_when_the_hosts_reserve_is_reached(
     local_worker: LocalWorker,
 ) -> None:
     with small_disk(local_worker.workspace, "64m"):
-        local_worker.wait(submit(local_worker, "pass"))
-        config = local_worker.workspace / ".runner/worker.json"
-        config.write_text(json.dumps(dict(read(config), disk_reserve=20_000_000)))
+        local_worker.host(disk_reserve="20m")
         code = "open('big', 'wb').write(bytes(50_000_000))\ntime.sleep(600)"
         run = submit(local_worker, SAVES + code)
         status = local_worker.wait(run).status
@@ -295,9 +293,136 @@ for n in range(20): print("line", n, flush=True); time.sleep(0.2)
     shared_worker.until_logged(run, "line 3")
     time.sleep(1.5)  # a look at the log comes every second
     (shared_worker.workspace / "logs" / run / "rank-0.log").unlink()
-    wait_for(lambda: read(folder(shared_worker, run) / "beat.json").get("log_gone"), 10, "log_gone")
-    assert shared_worker.wait(run).status.outcome == "done"
+    text = "rank-0.log was deleted or replaced while it ran; what is printed since is lost"
+    live = wait_for(lambda: shared_worker.status(run).status.log_problem, 10, "a word of it")
+    assert live == text
+    ended = shared_worker.wait(run).status
+    assert (ended.outcome, ended.log_problem) == ("done", text)
+    assert shared_worker.attempts(run)[0]["log_problem"] == text
+    assert shared_worker.status(run).status.log_problem == text
     assert [e["event"] for e in events(shared_worker, run)].count("log-gone") == 1
+
+
+SPOILS_AND_FLOODS = """
+import os, sys, time
+log = os.path.join(os.environ["RUNNER_LOGS"], "rank-0.log")
+print("begun", flush=True)
+time.sleep(1.5)
+{act}
+print("mark", flush=True)
+for n in range(80_000): sys.stdout.write("line %08d of a job that prints\\n" % n)
+sys.stdout.flush()
+open("flooded", "w").close()
+time.sleep(600)
+"""
+
+
+def own_log(worker: LocalWorker, run: str) -> Path:
+    """What the job's program has open as its output."""
+    code = worker.workspace / "code" / run / "flooded"
+    wait_for(code.exists, 20, "its output")
+    (pid,) = worker.members(run)
+    return Path(f"/proc/{pid}/fd/1")
+
+
+@pytest.mark.parametrize("way", ["os.unlink(log)", "os.rename(log, log + '.old')"])
+def test_the_limit_holds_for_a_log_without_its_name(shared_worker: LocalWorker, way: str) -> None:
+    run = submit(shared_worker, SPOILS_AND_FLOODS.format(act=way), log_limit_bytes=LIMIT)
+    log = own_log(shared_worker, run)
+    wait_for(lambda: log.stat().st_blocks * 512 < LIMIT, 10, "a smaller log")
+    assert log.stat().st_size > 5 * LIMIT
+    shared_worker.cancel(run, now=True)
+
+
+def test_nothing_is_cut_that_is_not_the_ranks_own_log(
+    shared_worker: LocalWorker, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"x" * 20 * LIMIT)
+    room = theirs.stat().st_blocks
+    act = f"os.unlink(log); os.link({str(theirs)!r}, log)"
+    run = submit(shared_worker, SPOILS_AND_FLOODS.format(act=act), log_limit_bytes=LIMIT)
+    log = own_log(shared_worker, run)
+    wait_for(lambda: log.stat().st_blocks * 512 < LIMIT, 10, "a smaller log of its own")
+    shared_worker.cancel(run, now=True)
+    shared_worker.wait(run)
+    assert theirs.read_bytes() == b"x" * 20 * LIMIT
+    assert theirs.stat().st_blocks == room
+
+
+def test_a_log_with_another_name_is_not_cut_and_that_is_said(
+    shared_worker: LocalWorker, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    act = f"os.link(log, {str(other)!r})"
+    run = submit(shared_worker, SPOILS_AND_FLOODS.format(act=act), log_limit_bytes=LIMIT)
+    own_log(shared_worker, run)
+    told = wait_for(
+        lambda: [e for e in events(shared_worker, run) if e["event"] == "log-limit"], 10, "a word"
+    )
+    assert "another name, too; log_limit is not kept" in told[0]["text"]
+    assert other.stat().st_blocks * 512 > 5 * LIMIT
+    shared_worker.cancel(run, now=True)
+
+
+def test_logs_of_several_ranks_without_their_names_are_kept_below_the_limit(
+    shared_worker: LocalWorker,
+) -> None:
+    code = SPOILS_AND_FLOODS.replace('"rank-0.log"', '"rank-%s.log" % os.environ["RANK"]')
+    act = "os.unlink(log)"
+    run = submit(shared_worker, code.format(act=act), nproc=2, log_limit_bytes=LIMIT)
+    wait_for((shared_worker.workspace / "code" / run / "flooded").exists, 30, "output")
+
+    def rooms() -> dict[str, int]:
+        found = {}
+        for pid in shared_worker.members(run):
+            place = f"/proc/{pid}/fd/1"
+            try:
+                if os.readlink(place).endswith(".log (deleted)"):
+                    found[os.readlink(place)] = os.stat(place).st_blocks * 512
+            except OSError:
+                pass
+        return found
+
+    wait_for(
+        lambda: len(found := rooms()) == 2 and 0 < max(found.values()) < LIMIT, 15, "smaller logs"
+    )
+    problem = shared_worker.status(run).status.log_problem
+    assert problem is not None
+    assert problem.endswith("(and 1 more like it)")
+    shared_worker.cancel(run, now=True)
+
+
+PUTS = {
+    "link": "os.symlink({theirs!r}, log)",
+    "pipe": "os.mkfifo(log)",
+    "folder": "os.mkdir(log)",
+}
+
+
+@pytest.mark.parametrize("what", PUTS)
+def test_what_lies_in_the_logs_place_is_set_aside_by_the_next_attempt(
+    shared_worker: LocalWorker, tmp_path: Path, what: str
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("theirs")
+    code = f"""
+import os, sys, time
+log = os.path.join(os.environ["RUNNER_LOGS"], "rank-0.log")
+if os.environ["RUNNER_ATTEMPT"] == "1":
+    time.sleep(1.5); os.unlink(log)
+    {PUTS[what].format(theirs=str(theirs))}
+    time.sleep(2); sys.exit(3)
+print("second")
+"""
+    run = submit(shared_worker, code, restarts=1)
+    assert shared_worker.wait(run).status.outcome == "done"
+    first, second = shared_worker.attempts(run)
+    assert "deleted or replaced" in first["log_problem"]
+    assert second["log_problem"] is None
+    aside = "rank-0.log was no plain file; set aside as rank-0.log.aside-1"
+    assert shared_worker.log(run).decode() == f"runner: {aside}\nsecond\n"
+    assert theirs.read_text() == "theirs"
 
 
 def b64(value: bytes) -> str:

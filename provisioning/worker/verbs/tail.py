@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import logcap
 import paths as paths_module
@@ -25,7 +25,10 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
 
     EVENT {"start", "size"} comes first; {"state", "reason"} whenever the run's state changes. The
     reply holds the offset reached and the run's status. "cuts" in the request: EVENT {"cut": [from,
-    to]} stands for bytes that its log limit took; without it they come as NUL bytes.
+    to]} stands for bytes that its log limit took; without it they come as NUL bytes. EVENT
+    {"problem": text} tells what became of the log; {"anew": [reached, size]} that it became shorter
+    than what was given ("held" in the request: up to there, by an earlier conversation), or that
+    another file is the rank's log now: what follows begins at byte 0.
     """
     paths = call.run(request.get("run"))
     rank = whole(request, "rank", 0)
@@ -42,7 +45,12 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         raise Refused("bad-request", "a log has no byte %d" % start)
     call.event(start=start, size=size)
     cuts = bool(request.get("cuts")) and bool(pair and pair[0].get("log_limit_bytes"))
-    offset = _stream(call, paths, path, start, bool(request.get("follow", True)), cuts)
+    stream = _Stream(call, paths, rank, start, cuts)
+    stream.held = min(start, whole(request, "held", 0))
+    try:
+        offset = stream.run(bool(request.get("follow", True)))
+    finally:
+        stream.close()
     pair = view.read_pair(paths)
     status = None
     if pair is not None:
@@ -78,49 +86,115 @@ def last_lines(path: str, size: int, count: int) -> int:
     return 0
 
 
-def _stream(call: Call, paths: RunPaths, path: str, offset: int, follow: bool, cuts: bool) -> int:
-    fd: Optional[int] = None
-    told: Any = None
-    look_at = 0.0
-    try:
+class _Stream:
+    """A log on its way to the client, from an offset on."""
+
+    def __init__(self, call: Call, paths: RunPaths, rank: int, offset: int, cuts: bool) -> None:
+        self._call = call
+        self._paths = paths
+        self._rank = rank
+        self._path = paths.log(rank)
+        self._offset = offset
+        self._cuts = cuts
+        self._fd: Optional[int] = None
+        self._told: Any = None
+        self._problem: Optional[str] = None
+        self.held = 0
+        """The client has what lies before, or the log was seen to reach there."""
+
+    def run(self, follow: bool) -> int:
+        """Send all there is, and what comes until the run's end; the offset reached."""
+        look_at = 0.0
         while True:
-            if fd is None:
-                fd = _open(path)
-            begin, block = _read(fd, offset, cuts)
-            if begin > offset:
-                call.event(cut=[offset, begin])
-                offset = begin
-            if block:
-                call.data(wire.TAIL_HEAD.pack(offset) + block)
-                offset += len(block)
+            if self._send():
                 continue
-            if not follow:
-                return offset
             now = time.monotonic()
-            if now >= look_at:
+            if now >= look_at or not follow:
                 look_at = now + STATE_POLL_S
-                pair = view.read_pair(paths)
-                mark = (pair[1]["state"], pair[1].get("attempt")) if pair else None
-                if mark != told and pair is not None:
-                    told = mark
-                    call.event(state=pair[1]["state"], attempt=pair[1].get("attempt"))
-                if pair is None or pair[1]["state"] == states.ENDED:
+                pair = view.read_pair(self._paths)
+                self._say(pair)
+                if not follow or pair is None or pair[1]["state"] == states.ENDED:
                     # the end was written after the last byte: one more look finds them all
-                    if fd is None:
-                        fd = _open(path)
-                    if not _read(fd, offset, cuts)[1]:
-                        return offset
+                    if not self._find_new(pair) and not (follow and self._send()):
+                        return self._offset
                     continue
-                call.keep_up()
+                self._find_new(pair)
+                self._call.keep_up()
             time.sleep(POLL_S)
-    finally:
-        if fd is not None:
-            os.close(fd)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _send(self) -> bool:
+        """Send a piece; whether there was one."""
+        if self._fd is None:
+            self._fd = _open(self._path)
+            if self._fd is None:
+                return False
+        size = os.fstat(self._fd).st_size
+        if size < self._offset <= self.held:
+            self._begin_anew(size)
+        self.held = max(self.held, size)
+        begin, block = _read(self._fd, self._offset, self._cuts)
+        if begin > self._offset:
+            self._call.event(cut=[self._offset, begin])
+            self._offset = begin
+        if block:
+            self._call.data(wire.TAIL_HEAD.pack(self._offset) + block)
+            self._offset += len(block)
+        return bool(block)
+
+    def _begin_anew(self, size: int) -> None:
+        self._call.event(anew=[self._offset, size])
+        self._offset = self.held = 0
+
+    def _find_new(self, pair: Optional[view.Pair]) -> bool:
+        """Turn to the file that is the rank's log now, where that is another one."""
+        if self._fd is None or pair is None:
+            return False
+        ours = _identity(os.fstat(self._fd))
+        try:
+            here = _identity(os.lstat(self._path))
+        except OSError:
+            return False
+        attempt = int(pair[1].get("attempt") or 0)
+        if here == ours or here != view.own_log(self._paths, attempt, self._rank):
+            return False
+        fd = _open(self._path)
+        if fd is None:
+            return False
+        self.close()
+        self._fd = fd
+        if self._offset:
+            self._begin_anew(os.fstat(fd).st_size)
+        return True
+
+    def _say(self, pair: Optional[view.Pair]) -> None:
+        """The run's state and what became of its logs, when that is new."""
+        if pair is None:
+            return
+        mark = (pair[1]["state"], pair[1].get("attempt"))
+        if mark != self._told:
+            self._told = mark
+            self._call.event(state=mark[0], attempt=mark[1])
+        problem = view.log_problem(self._paths, int(mark[1] or 0))
+        ran = mark[0] == states.ENDED and pair[1].get("ran_s")
+        if problem is None and ran and plain.size(self._path) is None:
+            problem = "%s is not there any more" % os.path.basename(self._path)
+        if problem is not None and problem != self._problem:
+            self._problem = problem
+            self._call.event(problem=problem)
 
 
-def _read(fd: Optional[int], offset: int, cuts: bool) -> Tuple[int, bytes]:
+def _identity(found: os.stat_result) -> List[int]:
+    return [found.st_dev, found.st_ino]
+
+
+def _read(fd: int, offset: int, cuts: bool) -> Tuple[int, bytes]:
     """(where it begins, bytes) of the log from an offset on, behind a cut where one lies there."""
-    while fd is not None:
+    while True:
         begin, end = offset, offset + wire.CHUNK
         if cuts:
             size = os.fstat(fd).st_size
@@ -132,7 +206,6 @@ def _read(fd: Optional[int], offset: int, cuts: bool) -> Tuple[int, bytes]:
         whole = (begin, begin + len(block))
         if next(logcap.data_ranges(fd, *whole), whole) == whole:
             return begin, block
-    return offset, b""
 
 
 def _open(path: str) -> Optional[int]:
