@@ -96,4 +96,6 @@ def in_words(waits: Table) -> str:
         "drained": "the host is drained",
         "disk": "the disk is below its reserve",
     }
+    if kind == "pause":
+        return "pauses after: %s" % (waits.get("why") or "a fault")
     return plain.get(str(kind)) or str(waits.get("why") or "tried again soon")

@@ -6,11 +6,11 @@ its spec and state.
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from typing import Any, Dict, Optional, Tuple
 
+import journal
 import progress
 import records
 import resumes
@@ -21,7 +21,6 @@ from runner import states
 from runner.states import CANCELLED, DONE, ENDED, FAILED, LIVE, QUEUED, SKIPPED
 
 Table = Dict[str, Any]
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _FROM_ZERO: Table = {
     "outcome": None,
     "cause": None,
@@ -96,12 +95,16 @@ class Book:
         try:
             self.put(spec, record, **changes)
         except OSError as error:
-            if error.errno not in _FULL:
+            if not journal.is_full(error):
                 raise
 
     def remember(self, spec: Table, state: Table) -> None:
         """Keep a live run at hand."""
         self._live[spec["id"]] = (spec, state)
+
+    def forget(self, run: str) -> None:
+        """Keep nothing of a run whose records are gone."""
+        self._live.pop(run, None)
 
     def end(self, spec: Table, record: Table, cause: Optional[Table], **facts: Any) -> None:
         """Write a run's end. Its secrets go with it."""

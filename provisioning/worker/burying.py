@@ -14,6 +14,7 @@ import time
 from typing import Any, Dict, List, Optional, Set
 
 import causes
+import plain
 import processes
 import records
 import wakeup
@@ -22,6 +23,8 @@ from paths import RunPaths, Workspace
 LOST_GRACE_S = 5.0
 LOST_LOOKS = 3
 POLL_S = 1.0
+BEAT_EVERY_S = 5.0
+"""How often a launcher tells how long its attempt has run."""
 
 Table = Dict[str, Any]
 
@@ -55,13 +58,22 @@ def bury(
         "killed": len(swept.killed),
         "left": sorted(swept.left),
         "gpus": [],
-        "ran_s": beat.get("ran_s"),
+        "ran_s": ran_s(folder, beat.get("ran_s")),
         "ended_at": time.time(),
         "by": "dispatcher",
     }
     os.makedirs(folder, exist_ok=True)
     records.write(os.path.join(folder, "exit.json"), record)
     return record
+
+
+def ran_s(folder: str, told: Any) -> float:
+    """How long a lost attempt ran, at most: until now, or until its next sign of life was due."""
+    known = float(told) if plain.is_number(told) else 0.0
+    born = records.read(os.path.join(folder, "proc.json")) or {}
+    began = born.get("started_at")
+    since = time.time() - float(began) if plain.is_number(began) else 0.0  # type: ignore[arg-type]
+    return max(known, min(since, known + BEAT_EVERY_S))
 
 
 def sweep_and_bury(workspace: Workspace, spec: Table, state: Table, born: Table) -> None:

@@ -11,6 +11,8 @@ import plain
 import records
 import snapshot
 
+from runner import wire
+
 BAD_PREFIX = ".bad-"
 OLD_PREFIX = ".old-"
 """Of one that is just being removed."""
@@ -88,8 +90,14 @@ def problem(path: str, digest: Callable[[str], str] = snapshot.file_digest) -> O
     manifest = records.read(name)
     if manifest is None:
         return "manifest.json cannot be read"
-    for entry, facts in sorted(_entries(manifest).items()):
+    if not isinstance(manifest.get("files"), dict):
+        return "manifest.json names no files"
+    for entry, facts in sorted(manifest["files"].items()):
+        if not wire.plain_path(entry) or not isinstance(facts, dict):
+            return "manifest.json names %r" % entry[:80]
         place = os.path.join(path, entry)
+        if not _inside(path, entry):
+            return "%s lies in no folder of its own" % entry
         size = plain.size(place)
         if size is None:
             return "%s is missing" % entry
@@ -103,14 +111,22 @@ def problem(path: str, digest: Callable[[str], str] = snapshot.file_digest) -> O
     return None
 
 
-def newest_good(folder: str) -> Tuple[Optional[str], List[str]]:
-    """(path of the newest checkpoint that verifies or None, names set aside as bad on the way)."""
+def newest_good(
+    folder: str, digest: Callable[[str], str] = snapshot.file_digest
+) -> Tuple[Optional[str], List[str]]:
+    """(path of the newest checkpoint that verifies or None, names of the bad ones on the way).
+
+    Those are set aside; one that cannot be (its name is too long) is passed over.
+    """
     bad: List[str] = []
     for name in reversed(names(folder)):
         path = os.path.join(folder, name)
-        if problem(path) is None:
+        if problem(path, digest) is None:
             return path, bad
-        _set_aside(path, os.path.join(folder, BAD_PREFIX + name))
+        try:
+            _set_aside(path, os.path.join(folder, BAD_PREFIX + name))
+        except OSError:
+            pass
         bad.append(name)
     return None, bad
 
@@ -123,13 +139,19 @@ def remove(folder: str, name: str) -> None:
 
 
 def remove_leftovers(folder: str) -> None:
-    """Remove what a killed `remove` left."""
-    for name in os.listdir(folder):
+    """Remove what a killed `remove` left; no link is followed to do so."""
+    for name in os.listdir(folder) if plain.is_folder(folder) else ():
         if name.startswith(OLD_PREFIX):
             try:
                 _delete(os.path.join(folder, name))
             except OSError:
                 pass  # it does not count, and takes room only
+
+
+def _inside(top: str, entry: str) -> bool:
+    """Whether all folders on the way to an entry are folders, and no links to some."""
+    parts = entry.split("/")[:-1]
+    return all(plain.is_folder(os.path.join(top, *parts[: n + 1])) for n in range(len(parts)))
 
 
 def _set_aside(path: str, aside: str) -> None:
@@ -152,7 +174,7 @@ def _entries(manifest: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
     return {
         name: facts
         for name, facts in files.items()
-        if isinstance(facts, dict) and "/" not in name and name not in ("", ".", "..")
+        if isinstance(facts, dict) and wire.plain_path(name)
     }
 
 

@@ -10,12 +10,10 @@ lock is free is swept and gets the end it deserves (launcher-lost, worker-lost, 
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import select
 import signal
-import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
@@ -23,8 +21,8 @@ import board
 import book
 import burying
 import cards
-import checkpoints
 import config
+import journal
 import launcher
 import leases
 import processes
@@ -42,8 +40,8 @@ from runner.states import ENDED, LIVE, QUEUED, RUNNING, STARTING, STOPPING
 TICK_S = 1.0
 SOON_S = 0.003
 FULL_WAIT_S = 0.2
+"""Where something could not be written it is tried again as soon."""
 GOING_S = 1.0
-_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 Table = Dict[str, Any]
 
@@ -57,7 +55,11 @@ class Dispatcher:
         self.workspace = workspace
         self.lease_folder = lease_folder
         self.config = known
+        self.config_mark = config.mark(workspace)
         self.hold = hold
+        self.journal = journal.Journal()
+        self.full = False
+        """The disk had no room for something in this round."""
         self.book = book.Book(workspace)
         self.queue = queueing.Queue()
         self.board = board.Board(workspace)
@@ -86,20 +88,34 @@ class Dispatcher:
         signal.signal(signal.SIGINT, self._on_term)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         while True:
-            again, self.again = self.again, set()
-            for run in sorted(again | set(wakeup.take_inbox(self.workspace))):
-                self._look(run)
-            if time.monotonic() - self.last_tick >= TICK_S:
-                self.last_tick = time.monotonic()
-                self._tick()
-            self.cards.take()
-            if self.leaving or (self.closing and not self.live):
-                return
-            if not self.closing:
-                self._schedule()
-                if self.hold.may_end(not (self.live or len(self.queue) or self.again)):
+            self.full = False
+            try:
+                if self._round():
                     return
-            self._sleep(SOON_S if self.again else TICK_S)
+                self.journal.over("dispatcher")
+            except OSError as error:
+                if not journal.is_full(error):
+                    raise
+                # whoever it was for is looked at by the next tick
+                self.journal.trouble("dispatcher", repr(error))
+                self.full = True
+            self._sleep(FULL_WAIT_S if self.full else SOON_S if self.again else TICK_S)
+
+    def _round(self) -> bool:
+        """Look at what asks for it and start what is due; whether it is all over."""
+        again, self.again = self.again, set()
+        for run in sorted(again | set(wakeup.take_inbox(self.workspace))):
+            self._look(run)
+        if time.monotonic() - self.last_tick >= TICK_S:
+            self.last_tick = time.monotonic()
+            self._tick()
+        self.cards.take()
+        if self.leaving or (self.closing and not self.live):
+            return True
+        if self.closing:
+            return False
+        self._schedule()
+        return self.hold.may_end(not (self.live or len(self.queue) or self.again))
 
     def _sleep(self, longest_s: float) -> None:
         self.between = [pid for pid in self.between if not os.waitpid(pid, os.WNOHANG)[0]]
@@ -123,12 +139,22 @@ class Dispatcher:
     def _tick(self) -> None:
         if self.hold.is_orphaned() and self.hold.make_room():
             self.leaving = True
+        self._take_up_config()
         self._look_for_new()
         for run in sorted(self.live):
             self._look(run)
             if self.closing and run in self.live:
                 self._signal_launcher(run)
         self.cards.ask(cards.CACHE_S)
+
+    def _take_up_config(self) -> None:
+        """What a `local` worker is to be can change while it lives: slots, cards, reserve."""
+        changed = config.mark(self.workspace)
+        if changed == self.config_mark:
+            return
+        self.config_mark = changed
+        self.config = config.read(self.workspace)
+        self.cards.want(self.config.gpus)
 
     def _look_for_new(self) -> None:
         """Runs that nobody told us of: a client can be killed just before it does."""
@@ -149,11 +175,12 @@ class Dispatcher:
         """See where a run stands and do what follows; one bad folder does not stop the others."""
         try:
             self._look_at(self.workspace.run(run))
+            self.journal.over(run)
         except Exception as error:  # whatever a job made of its files is its own trouble alone
-            print("%s: %r" % (run, error), file=sys.stderr, flush=True)
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self.journal.trouble(run, repr(error))
+            if journal.is_full(error):
                 self.again.add(run)
-                time.sleep(FULL_WAIT_S)
+                self.full = True
 
     def _look_at(self, paths: RunPaths) -> None:
         self.seen.add(paths.id)
@@ -162,6 +189,11 @@ class Dispatcher:
             self.queue.discard(paths.id)
             return
         spec, state = found
+        if not os.path.isdir(paths.folder):
+            # deleted under a live run; its launcher sees it, too, and ends what it started
+            self.book.forget(paths.id)
+            self._forget(paths.id)
+            return
         if state["state"] in LIVE:
             self._watch(paths, spec, state)
             self._check(paths, spec, state)
@@ -220,13 +252,18 @@ class Dispatcher:
         """A live run: is it up, was it asked to stop, is its attempt over or its launcher gone?"""
         folder = paths.attempt(int(state["attempt"]))
         ended = records.read(os.path.join(folder, "exit.json"))
+        if ended is not None and not ended.get("left") and records.is_locked(paths.lock):
+            # its launcher is just going; or a job wrote this, and lives
+            if time.time() - float(state.get("updated_at", 0)) < GOING_S or _is_fresh(folder):
+                self.again.add(paths.id)
+            return
         if ended is None:
             born = records.read(os.path.join(folder, "proc.json"))
             if os.path.exists(paths.cancel):
                 self._signal_launcher(paths.id)
                 if state["state"] in (STARTING, RUNNING):
                     self.book.put_if_room(spec, state, state=STOPPING)
-            elif born and state["state"] == STARTING:
+            elif born and state["state"] == STARTING and _has_ranks(folder):
                 started = born["started_at"]
                 self.book.put_if_room(spec, state, state=RUNNING, started_at=started)
             lock = records.try_lock(paths.lock)
@@ -258,12 +295,13 @@ class Dispatcher:
 
     def _after(self, paths: RunPaths, spec: Table, state: Table, ended: Table) -> None:
         """An attempt is over: the run ends, or waits for the next one."""
-        names = checkpoints.names(paths.checkpoints)
+        folder = paths.attempt(int(state["attempt"]))
+        gone_on = records.read(os.path.join(folder, "resume.json")) or {}
         following = repeats.after_end(
             spec=spec,
             state=state,
             ended=ended,
-            newest=names[-1] if names else None,
+            verified=gone_on.get("from"),
             cancelled=os.path.exists(paths.cancel),
             now=time.time(),
         )
@@ -319,7 +357,7 @@ class Dispatcher:
             free = found.f_bavail * found.f_frsize
             if free < reserve:
                 # rounded, so that what is told does not change with every byte
-                rounded = free // 10**8 * 10**8
+                rounded = free // 10**6 * 10**6
                 return {"kind": "disk", "free_bytes": rounded, "reserve_bytes": reserve}
         return None
 
@@ -355,11 +393,13 @@ class Dispatcher:
         spec, state = found
         number = int(state["attempt"]) + 1
         token = "%s.%d.%016x" % (item.run, number, random.SystemRandom().getrandbits(64))
-        got, why = self._claim(item, token)
-        if why is not None:
-            return why
-        held = list(got.values())
+        about = "start of %s" % item.run
+        held: List[int] = []
         try:
+            got, why = self._claim(item, token)
+            if why is not None:
+                return why
+            held += got.values()
             lock = records.try_lock(paths.lock)
             if lock is None:
                 self.again.add(item.run)
@@ -372,8 +412,9 @@ class Dispatcher:
             self._watch(paths, spec, state)
             launched = resumes.effective(paths, spec, state)
             self._fork(lambda: launcher.launch(self.workspace, launched, state, got))
+            self.journal.over(about)
         except OSError as error:
-            print("%s: cannot be started: %s" % (item.run, error), file=sys.stderr, flush=True)
+            self.journal.trouble(about, str(error))
             return {"kind": "error", "why": str(error)}
         finally:
             # the launcher's copies hold lock and leases from here on
@@ -401,8 +442,6 @@ class Dispatcher:
 
     def _fork(self, act: Callable[[], None]) -> None:
         """Do it in a process that is nobody's child: forked twice, it outlives us without trace."""
-        sys.stdout.flush()
-        sys.stderr.flush()
         child = os.fork()
         if child:
             self.between.append(child)
@@ -417,16 +456,26 @@ class Dispatcher:
                     os.close(fd)
             act()
         except Exception as error:  # the edge of a process
-            print("forked: %r" % error, file=sys.stderr, flush=True)
+            journal.say("forked: %r" % error)
         finally:
             os._exit(70)
+
+
+def _has_ranks(folder: str) -> bool:
+    """Whether an attempt has come as far as its ranks: its checkpoint is verified."""
+    return os.path.exists(os.path.join(folder, "resume.json"))
+
+
+def _is_fresh(folder: str) -> bool:
+    """Whether an attempt's end was written a moment ago."""
+    return time.time() - os.stat(os.path.join(folder, "exit.json")).st_mtime < GOING_S
 
 
 def main(workspace: Workspace, lease_folder: str) -> int:
     """Run the worker's dispatcher; 0 when it was asked to end."""
     workspace.make()
     # straight into a file: a pipe to supervisord would break with it
-    log = os.open(workspace.log, _LOG_FLAGS, 0o600)
+    log = records.open_log(workspace.log)
     for number in (1, 2):
         os.dup2(log, number)
     os.makedirs(lease_folder, mode=0o700, exist_ok=True)

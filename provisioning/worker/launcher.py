@@ -16,6 +16,7 @@ import ctypes
 import json
 import os
 import random
+import resource
 import select
 import signal
 import sys
@@ -29,8 +30,11 @@ import environment
 import evidence
 import front
 import gpus
+import journal
+import plain
 import processes
 import rank
+import ranklogs
 import records
 import secrets_store
 import snapshot
@@ -82,6 +86,7 @@ class Attempt:
             state,
             self.marks,
             reserve_bytes=config.read(workspace).disk_reserve,
+            ranks=self._ranks,
         )
         self.setup_problem: Optional[str] = None
         self.env: Dict[str, str] = {}
@@ -113,22 +118,27 @@ class Attempt:
         )
         oom_before = evidence.count_oom_kills()
         asked = self._why_stop() or self.watch.used_up()
-        if asked is None and self._ready():
-            self._start()
+        try:
+            ready = asked is None and self._ready()
+        except snapshot.Interrupted:
+            ready, asked = False, self._why_stop()
+        if ready:
             self.watch.begin()
+            self._start()
             wakeup.poke(self.workspace, self.spec["id"])
             asked = self._wait()
         swept = self._sweep()
         self.watch.end(hurried=self._why_stop() is not None)
         cards = self._wait_for_memory()
         record = self._record(asked, swept, cards, evidence.count_oom_kills() - oom_before)
-        records.write(self.exit, record)
+        self._write_end(record)
         self._release(swept)
 
     # -- parts --------------------------------------------------------------------------------
 
     def _become_launcher(self) -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _leave_no_cores()
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_stop)
@@ -141,12 +151,24 @@ class Attempt:
     def _why_stop(self) -> Optional[Dict[str, Any]]:
         if os.path.exists(self.paths.cancel):
             return causes.plain("cancelled")
+        if not os.path.isdir(self.folder):
+            # nobody could ask for its end any more
+            return {"kind": "setup", "text": "its records were removed while it ran"}
         return causes.plain("shutdown") if self.asked_to_stop else None
 
     def _grace_s(self) -> float:
         if os.path.exists(self.paths.cancel_now):
             return 0.0
         return environment.grace_s(self.spec)
+
+    def _digest(self, path: str) -> str:
+        """sha256 of a checkpoint's file; it can take minutes, so a cancel ends it."""
+        return snapshot.file_digest(path, stop=lambda: self._why_stop() is not None)
+
+    def _write_end(self, record: Dict[str, Any]) -> None:
+        if os.path.isdir(self.paths.folder):
+            os.makedirs(self.folder, exist_ok=True)
+            records.write(self.exit, record)
 
     def _ready(self) -> bool:
         """Whether all is there for the ranks; else `setup_problem` says what is not."""
@@ -161,7 +183,11 @@ class Attempt:
     def _prepare(self) -> Optional[str]:
         """Check the code, make what the job is told of; what is wrong, or None."""
         for path in (self.paths.checkpoints, self.paths.logs, self.workspace.home):
+            if os.path.lexists(path) and not plain.is_folder(path):
+                return "%s is no folder itself; links are not followed" % path
             os.makedirs(path, exist_ok=True)
+        for text in ranklogs.set_aside(self.paths, self.nproc):
+            self._say(text)
         checkpoints.remove_leftovers(self.paths.checkpoints)
         rows = snapshot.read_tree(self.workspace, self.spec["snapshot"])
         if rows is None:
@@ -179,7 +205,10 @@ class Attempt:
 
     def _tell_job(self) -> None:
         secrets = secrets_store.read(self.paths, self.spec.get("secrets") or ())
-        resume, bad = checkpoints.newest_good(self.paths.checkpoints)
+        resume, bad = checkpoints.newest_good(self.paths.checkpoints, self._digest)
+        # from here on the attempt runs, and what it goes on from is known to verify
+        gone_on = {"from": os.path.basename(resume) if resume else None}
+        records.write(os.path.join(self.folder, "resume.json"), gone_on, sync=False)
         for name in bad:
             text = "checkpoint %s did not verify; set aside as %s%s"
             self._say(text % (name, checkpoints.BAD_PREFIX, name))
@@ -230,9 +259,10 @@ class Attempt:
             os.dup2(fd, number)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         python = environment.python(self.spec, env)
-        wrapper = [sys.executable, "-I", "-S", here, "rank"]
+        wrapper = [sys.executable, "-I", "-S", "-B", here, "rank"]
         agent = [
             python,
+            "-B",
             os.path.join(here, "front.py"),
             str(self.nproc),
             self.report,
@@ -271,6 +301,12 @@ class Attempt:
             if pid == self.child:
                 self.child_code = os.waitstatus_to_exitcode(status)
 
+    def _ranks(self) -> Dict[int, int]:
+        """The processes of the ranks that live."""
+        if self.child is None or self.child_code is not None:
+            return {}
+        return {0: self.child} if self.direct else ranklogs.children_by_rank(self.child)
+
     def _list_processes(self) -> None:
         found = processes.starts(processes.descendants([os.getpid()]))
         try:
@@ -280,7 +316,10 @@ class Attempt:
 
     def _sweep(self) -> processes.Sweep:
         if self.child_code is None and self.child is not None:
-            open(self.stop_file, "w").close()
+            try:
+                open(self.stop_file, "w").close()
+            except OSError:
+                pass  # only the front and the dispatcher look at it
         me = os.getpid()
         agent = None if self.direct else self.child
         return processes.sweep(
@@ -344,6 +383,7 @@ class Attempt:
             "ended_at": time.time(),
             "ran_s": round(self.watch.ran_s, 3),
             "step": self.marks.step(),
+            **self.watch.of_logs,
             "by": "launcher",
         }
 
@@ -375,7 +415,7 @@ def launch(
         try:
             with open(os.path.join(where, "launcher-error.log"), "a") as file:
                 traceback.print_exc(file=file)
-            print("launcher of %s: %r" % (spec.get("id"), error), file=sys.stderr, flush=True)
+            journal.say("launcher of %s: %r" % (spec.get("id"), error))
         finally:
             os._exit(70)
     os._exit(0)
@@ -383,6 +423,11 @@ def launch(
 
 def _is_back(used: Optional[int], before: Optional[int]) -> bool:
     return used is None or used <= (before or 0) + MEMORY_TOLERANCE_MIB
+
+
+def _leave_no_cores() -> None:
+    """Neither we nor the job, unless it raises the limit itself: a core may hold a secret."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _prefer_for_oom() -> None:

@@ -12,6 +12,7 @@ runs/RUN/          spec.json, state.json, events.jsonl, cancel, cancel-now,
 
 attempts/N/        proc.json   who runs it (launcher, before the first fork)
                    pids.json   its processes as last seen (launcher)
+                   resume.json  the checkpoint it goes on from (launcher, just before its ranks)
                    beat.json   how long it ran so far (launcher, every 5 s)
                    stuck.json  since when nothing moves, while that is so (launcher)
                    stacks-K.txt  every rank's Python stack, before it was stopped for being stuck
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from typing import Dict, Optional
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
@@ -52,10 +54,17 @@ class Workspace:
         self.secrets = os.path.join(self.state, "secrets")
         self.queue = os.path.join(self.state, "queue.json")
         self.drained = os.path.join(self.state, "drained")
+        self.caches = (self.gpus, self.queue)
+        """What the dispatcher writes anew when it is gone."""
 
     def make(self) -> None:
         """Make the folders that are missing, for the owner alone."""
         os.makedirs(self.root, mode=0o700, exist_ok=True)
+        found = os.stat(self.root)
+        # one that was made by hand, not one like /tmp
+        is_ours = found.st_uid == os.getuid() and not found.st_mode & stat.S_ISVTX
+        if is_ours and found.st_mode & 0o077:
+            os.chmod(self.root, 0o700)
         folders = ("code", "checkpoints", "logs", "runs", ".home", ".runner")
         for name in folders:
             os.makedirs(os.path.join(self.root, name), exist_ok=True)

@@ -1,9 +1,10 @@
 """What follows the end of an attempt: the run ends, or waits for the next one. Pure.
 
-* An own fault spends one of the run's restarts; a checkpoint written since the last fault earns all
-  of them back. The same fault at the same step again ends the run, whatever is left: it is no
-  accident. A signal may come three times. Where a job never says its step, two attempts that
-  failed alike within `AT_START_S` count as the same.
+* An own fault spends one of the run's restarts; an attempt that went on from a newer checkpoint
+  than the one before has earned all of them back. Only one that verified counts, so it shows an
+  attempt later that there was one. The same fault at the same step again ends the run, whatever is
+  left: it is no accident. A signal may come three times. Where a job never says its step, two
+  attempts that failed alike within `AT_START_S` count as the same.
 * A cause from outside costs nothing, but not without end where no new checkpoint appears.
 * Every other cause ends it, and so does a cancel.
 """
@@ -26,14 +27,14 @@ def after_end(
     spec: Dict[str, Any],
     state: Dict[str, Any],
     ended: Dict[str, Any],
-    newest: Optional[str],
+    verified: Optional[str],
     cancelled: bool,
     now: float,
 ) -> Dict[str, Any]:
     """The fields of state.json that follow; `state` among them is QUEUED or ENDED.
 
-    ended: the attempt's exit.json. newest: the newest checkpoint's name. cancelled: somebody asked
-    for the run's end. now: wall clock, in seconds.
+    ended: the attempt's exit.json. verified: the checkpoint the attempt went on from. cancelled:
+    somebody asked for the run's end. now: wall clock, in seconds.
     """
     cause = ended.get("cause")
     facts = {"ran_s": float(state.get("ran_s") or 0.0) + float(ended.get("ran_s") or 0.0)}
@@ -41,10 +42,10 @@ def after_end(
     if kind in states.FROM_OUTSIDE:
         if cancelled:
             return dict(facts, state=states.ENDED, cause=plain_cancel())
-        again = _from_outside(state, newest, now)
+        again = _from_outside(state, verified, now)
         return dict(facts, cause=cause, **again)
     if kind in states.OWN_FAULTS and cause is not None:
-        again = _own_fault(spec, state, ended, cause, newest, now)
+        again = _own_fault(spec, state, ended, cause, verified, now)
         if cancelled or cause.get("final"):
             again["state"] = states.ENDED
         return dict(facts, **again)
@@ -61,8 +62,8 @@ def restarts_left(spec: Dict[str, Any], state: Dict[str, Any]) -> int:
     return max(0, int(spec.get("restarts") or 0) - int(state.get("restarts_used") or 0))
 
 
-def _from_outside(state: Dict[str, Any], newest: Optional[str], now: float) -> Dict[str, Any]:
-    fresh = newest is not None and newest != state.get("outside_checkpoint")
+def _from_outside(state: Dict[str, Any], verified: Optional[str], now: float) -> Dict[str, Any]:
+    fresh = verified is not None and verified != state.get("outside_checkpoint")
     again = 1 if fresh else int(state.get("outside") or 0) + 1
     if again > states.OUTSIDE_LIMIT:
         return {"state": states.ENDED}
@@ -70,7 +71,7 @@ def _from_outside(state: Dict[str, Any], newest: Optional[str], now: float) -> D
     return {
         "state": states.QUEUED,
         "outside": again,
-        "outside_checkpoint": newest,
+        "outside_checkpoint": verified or state.get("outside_checkpoint"),
         "not_before": now + pause if pause else 0.0,
     }
 
@@ -80,18 +81,18 @@ def _own_fault(
     state: Dict[str, Any],
     ended: Dict[str, Any],
     cause: Dict[str, Any],
-    newest: Optional[str],
+    verified: Optional[str],
     now: float,
 ) -> Dict[str, Any]:
     before = state.get("fault") or {}
-    fresh = newest is not None and newest != before.get("checkpoint")
+    fresh = verified is not None and verified != before.get("checkpoint")
     used = 0 if fresh else int(state.get("restarts_used") or 0)
     fault = {
         "kind": cause["kind"],
         "code": cause.get("code"),
         "step": cause.get("step") if cause.get("step") is not None else ended.get("step"),
         "ran_s": float(ended.get("ran_s") or 0.0),
-        "checkpoint": newest,
+        "checkpoint": verified or before.get("checkpoint"),
         "count": 1,
     }
     if _is_same(before, fault):

@@ -195,7 +195,7 @@ def settle(asked: Any, nproc: int, workspace: Workspace, worker: config.Config) 
     problem = None
     if seen is None or not cards or not seen.is_fresh:
         answer = gpus.look()
-        if answer.problem is None:
+        if answer.problem is None and not (answer.missing and cards):
             cards = gpus.chosen(answer.cards, wanted)
         else:
             problem = ": ".join(filter(None, (answer.problem, answer.said)))

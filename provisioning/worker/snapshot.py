@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import stat
-from typing import Any, Iterable, List, Optional, Sequence, Set
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Set
 
 import plain
 import records
@@ -22,6 +22,12 @@ from runner import wire
 COPY_LIMIT_BYTES = 100 * 10**6
 FICLONE = 0x40049409
 BLOCK = 1 << 20
+DISK_BLOCK = 4096
+ROW_BYTES = 100
+"""Of a row in a list, its path aside."""
+RECORD_BLOCKS = 12
+RECORD_FILES = 24
+"""Of a run from submit to its end, its logs and what it makes aside."""
 Row = Sequence[Any]
 
 
@@ -59,6 +65,40 @@ def needed(workspace: Workspace, rows: Iterable[Row]) -> List[str]:
     """Digests of the contents that are not here yet, each once."""
     wanted = {row[4] for row in rows if row[1] == "f"}
     return sorted(digest for digest in wanted if not os.path.exists(workspace.blob(digest)))
+
+
+class Want(NamedTuple):
+    """What something takes of a disk."""
+
+    bytes: int
+    files: int
+
+
+def room_for(workspace: Workspace, rows: Sequence[Row], copied: bool) -> Want:
+    """What a run takes of the disk before it starts: contents that are not here yet, their list,
+    its records, and, where `copied`, its own copy of the code."""
+    size = files = 0
+    sizes = {row[4]: row[3] for row in rows if row[1] == "f"}
+    for digest in needed(workspace, rows):
+        size += _on_disk(sizes[digest])
+        files += 1
+    size += _on_disk(sum(2 * len(row[0]) + ROW_BYTES for row in rows)) + RECORD_BLOCKS * DISK_BLOCK
+    files += RECORD_FILES
+    if copied:
+        total = sum(row[3] for row in rows if row[1] == "f")
+        for _, kind, mode, length, _ in rows:
+            linked = kind == "f" and total > COPY_LIMIT_BYTES and not mode & 0o100
+            size += 0 if linked else _on_disk(length if kind == "f" else 1)
+            files += 0 if linked else 1
+        folders = {parent for row in rows for parent in _parents(row[0])}
+        size += len(folders) * DISK_BLOCK
+        files += len(folders)
+    return Want(size, files)
+
+
+def _on_disk(length: int) -> int:
+    """Bytes in whole blocks."""
+    return -(-length // DISK_BLOCK) * DISK_BLOCK
 
 
 class BlobWriter:
@@ -195,8 +235,14 @@ def _is_straight(folder: str, path: str, known: Set[str]) -> bool:
     return True
 
 
-def file_digest(path: str, most: Optional[int] = None) -> str:
-    """sha256 of a file, or of its first `most` bytes."""
+class Interrupted(Exception):
+    """Reading was given up, because somebody waits for something else."""
+
+
+def file_digest(
+    path: str, most: Optional[int] = None, stop: Callable[[], Any] = lambda: False
+) -> str:
+    """sha256 of a file, or of its first `most` bytes. Raises Interrupted once `stop` is true."""
     digest = hashlib.sha256()
     with open(plain.open_file(path), "rb", buffering=0) as file:
         left = most
@@ -204,6 +250,8 @@ def file_digest(path: str, most: Optional[int] = None) -> str:
             block = file.read(BLOCK if left is None else min(BLOCK, left))
             if not block:
                 break
+            if stop():
+                raise Interrupted()
             digest.update(block)
             left = None if left is None else left - len(block)
     return digest.hexdigest()

@@ -123,6 +123,7 @@ class View:
             exit=state.get("exit") if ended else None,
             log_bytes=plain.size(paths.log(0)) or 0,
             log_cut_bytes=_log_cut(paths) if spec.get("log_limit_bytes") else 0,
+            log_problem=log_problem(paths, attempt),
             checkpoints=[checkpoints.describe(paths.checkpoints, name) for name in found],
             bad_checkpoints=checkpoints.bad_names(paths.checkpoints) if full else [],
             attempts=_attempts(paths, attempt) if full else [],
@@ -157,6 +158,30 @@ def _log_cut(paths: RunPaths) -> int:
     except OSError:
         return 0
     return max(0, found.st_size - found.st_blocks * 512)
+
+
+def log_problem(paths: RunPaths, attempt: int) -> Optional[str]:
+    """What became of the logs of an attempt, in its launcher's words."""
+    text = _of_logs(paths, attempt, "log_problem")
+    return text if isinstance(text, str) else None
+
+
+def own_log(paths: RunPaths, attempt: int, rank: int) -> Any:
+    """[device, inode] of the file that is a rank's own log."""
+    logs = _of_logs(paths, attempt, "logs")
+    return logs[rank] if isinstance(logs, list) and rank < len(logs) else None
+
+
+def _of_logs(paths: RunPaths, attempt: int, key: str) -> Any:
+    """What an attempt's launcher wrote down last."""
+    if not attempt:
+        return None
+    folder = paths.attempt(attempt)
+    body = records.read(os.path.join(folder, "exit.json")) or {}
+    if key not in body:
+        # it lives, or its launcher was lost
+        body = records.read(os.path.join(folder, "beat.json")) or {}
+    return body.get(key)
 
 
 def _attempts(paths: RunPaths, count: int) -> List[Dict[str, Any]]:

@@ -154,10 +154,11 @@ def test_twenty_repeats_in_a_row_are_enough_and_come_ever_later(one: Dispatcher)
 
 def test_a_new_checkpoint_starts_the_count_anew(one: Dispatcher) -> None:
     folder = put_run(one, "cmd-1", state="running")
-    saved = Path(one.workspace.run("cmd-1").checkpoints)
     for number in range(1, 6):
         assert repeat(one, folder, number)["outside"] == number
-    (saved / "step-1").mkdir(parents=True)
+    for number in (6, 7):
+        (folder / f"attempts/{number}").mkdir()
+        records.write(str(folder / f"attempts/{number}/resume.json"), {"from": "step-1"})
     assert repeat(one, folder, 6)["outside"] == 1
     assert repeat(one, folder, 7)["outside"] == 2
 

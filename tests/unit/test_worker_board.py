@@ -87,7 +87,7 @@ def test_a_pause_and_what_holds_up_all_come_first() -> None:
         ({"kind": "after", "runs": ["a", "b"]}, "after a, b"),
         ({"kind": "drained"}, "the host is drained"),
         ({"kind": "disk"}, "the disk is below its reserve"),
-        ({"kind": "pause", "why": "exit 1"}, "exit 1"),
+        ({"kind": "pause", "why": "exit 1"}, "pauses after: exit 1"),
         ({"kind": "gpus", "want": 1}, "waits for 1 GPU"),
         (
             {"kind": "gpus", "want": 2, "query_failed": "nvidia-smi exits 9"},

@@ -80,13 +80,47 @@ def test_setting_the_same_name_aside_twice(tmp_path: Path) -> None:
         assert checkpoints.newest_good(str(tmp_path)) == (None, ["step-1"])
 
 
-def test_a_manifest_that_names_files_elsewhere_is_not_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["../../etc/passwd", "..", "/etc/passwd", ""])
+def test_a_manifest_that_names_files_elsewhere_does_not_verify(tmp_path: Path, name: str) -> None:
     place = save(tmp_path, "step-1")
     body = json.loads((place / "manifest.json").read_text())
-    body["files"]["../../etc/passwd"] = {"bytes": 1, "sha256": "0"}
-    body["files"][".."] = {"bytes": 1, "sha256": "0"}
+    body["files"][name] = {"bytes": 1, "sha256": "0"}
+    (place / "manifest.json").write_text(json.dumps(body))
+    assert checkpoints.problem(str(place)) == f"manifest.json names {name!r}"
+
+
+def test_files_in_folders_of_a_checkpoint_are_verified_too(tmp_path: Path) -> None:
+    place = save(tmp_path, "step-1")
+    (place / "sub").mkdir()
+    (place / "sub/a").write_bytes(b"abcd")
+    body = json.loads((place / "manifest.json").read_text())
+    body["files"]["sub/a"] = {"bytes": 4, "sha256": hashlib.sha256(b"abcd").hexdigest()}
     (place / "manifest.json").write_text(json.dumps(body))
     assert checkpoints.problem(str(place)) is None
+    (place / "sub/a").write_bytes(b"abcx")
+    assert checkpoints.problem(str(place)) == "sub/a is damaged"
+    (place / "sub").rename(tmp_path / ".elsewhere")
+    (place / "sub").symlink_to(tmp_path / ".elsewhere")
+    assert checkpoints.problem(str(place)) == "sub/a lies in no folder of its own"
+
+
+def test_a_manifest_without_files_does_not_verify(tmp_path: Path) -> None:
+    (save(tmp_path, "step-1") / "manifest.json").write_text("{}")
+    assert checkpoints.problem(str(tmp_path / "step-1")) == "manifest.json names no files"
+
+
+def test_one_that_cannot_be_set_aside_is_passed_over(tmp_path: Path) -> None:
+    save(tmp_path, "step-1")
+    (save(tmp_path, "step-2" + "x" * 246) / "model.pt").write_bytes(b"")
+    path, bad = checkpoints.newest_good(str(tmp_path))
+    assert (path, len(bad)) == (str(tmp_path / "step-1"), 1)
+
+
+def test_leftovers_behind_a_link_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "other/.old-precious").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    checkpoints.remove_leftovers(str(tmp_path / "link"))
+    assert (tmp_path / "other/.old-precious").is_dir()
 
 
 def test_a_checkpoint_that_vanishes_while_it_is_described(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import evidence
 import pytest
 from paths import RunPaths, Workspace
 
+from tests.helpers.small_disk import small_disk, use_up_inodes
+
 PLAIN = """\
 starting
 Traceback (most recent call last):
@@ -154,3 +156,10 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
 def test_counters_can_be_read(tmp_path: Path) -> None:
     assert evidence.count_oom_kills() >= 0
     assert evidence.disk_free(str(tmp_path)) > 0
+
+
+def test_a_disk_without_inodes_is_full(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "few", "1m", inodes=40):
+        assert evidence.disk_free(str(tmp_path / "few")) > 900_000
+        use_up_inodes(tmp_path / "few")
+        assert evidence.disk_free(str(tmp_path / "few")) == 0

@@ -17,6 +17,17 @@ def test_a_workspace_is_made_for_the_owner_alone(tmp_path: Path) -> None:
         assert (place / name).is_dir()
 
 
+@pytest.mark.parametrize(("mode", "after"), [(0o755, 0o700), (0o1777, 0o1777)])
+def test_one_that_was_there_is_for_the_owner_alone_unless_it_is_for_all(
+    tmp_path: Path, mode: int, after: int
+) -> None:
+    place = tmp_path / "ws"
+    place.mkdir()
+    place.chmod(mode)
+    paths.Workspace(str(place)).make()
+    assert place.stat().st_mode & 0o7777 == after
+
+
 @pytest.mark.parametrize(
     "run", ["", "..", ".hidden", "a/b", "a\0b", "-x", "a" * 129, "../x", "a\n", "ü"]
 )

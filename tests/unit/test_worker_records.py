@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import records
 
-from tests.helpers.small_disk import small_disk
+from tests.helpers.small_disk import small_disk, use_up_inodes
 
 HOLD = """
 import fcntl, os, sys
@@ -151,3 +151,42 @@ def test_the_last_lines_of_a_long_file(tmp_path: Path) -> None:
     assert rows[-1] == {"n": 4999}
     assert 10 < len(rows) < 20
     assert records.read_last_lines(str(tmp_path / "none")) == []
+
+
+def test_a_record_is_written_in_the_place_of_the_last_one_where_there_is_no_room(
+    tiny: Path,
+) -> None:
+    path, large = str(tiny / "worker.json"), {"x": "y" * 5000}
+    assert records.write_in_place(path, {"pid": 1, "slots": 12})
+    fill(tiny)
+    assert records.write_in_place(path, {"pid": 123456789})
+    assert records.read(path) == {"pid": 123456789}
+    assert not records.write_in_place(path, large)
+    assert records.read(path) == {"pid": 123456789}
+    assert not records.write_in_place(str(tiny / "none.json"), {"pid": 1})
+    (tiny / "fill").unlink()
+    assert records.write_in_place(path, large)
+    assert records.read(path) == large
+
+
+def test_where_no_inode_is_left_locks_logs_and_marks_do_without(tmp_path: Path) -> None:
+    place = tmp_path / "few"
+    with small_disk(place, "1m", inodes=8):
+        (place / "cache").write_text("x")
+        use_up_inodes(place)
+        with pytest.raises(OSError, match="No space left"):
+            records.try_lock(str(place / "lock"))
+        for fd in (
+            records.try_lock_or_full(str(place / "lock")),
+            records.wait_lock(str(place / "lock"), 0, records.try_lock_or_full),
+            records.open_log(str(place / "log")),
+        ):
+            assert fd is not None
+            os.close(fd)
+        assert not (place / "lock").exists()
+        mark, cache = str(place / "mark"), str(place / "cache")
+        with pytest.raises(OSError, match="No space left"):
+            records.make_mark(mark, cache, [])
+        records.make_mark(mark, cache, [str(place / "none"), cache])
+        records.make_mark(mark, cache, [])
+        assert os.path.exists(mark) and not os.path.exists(cache)

@@ -17,7 +17,7 @@ def after(
     state: dict[str, Any] | None = None,
     *,
     restarts: int = 3,
-    newest: str | None = None,
+    verified: str | None = None,
     cancelled: bool = False,
     **ended: Any,
 ) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def after(
         spec={"restarts": restarts},
         state=state or {},
         ended={"cause": cause, "ran_s": 60.0, **ended},
-        newest=newest,
+        verified=verified,
         cancelled=cancelled,
         now=NOW,
     )
@@ -66,11 +66,11 @@ def test_without_restarts_the_first_fault_ends_it() -> None:
 
 
 def test_a_new_checkpoint_earns_them_back() -> None:
-    state = after(fault(), step=1, newest="step-1")
+    state = after(fault(), step=1, verified="step-1")
     assert state["restarts_used"] == 1
-    state.update(after(fault(), state, step=2, newest="step-1"))
+    state.update(after(fault(), state, step=2, verified="step-1"))
     assert state["restarts_used"] == 2
-    assert after(fault(), state, step=3, newest="step-3")["restarts_used"] == 1
+    assert after(fault(), state, step=3, verified="step-3")["restarts_used"] == 1
 
 
 def test_the_same_fault_at_the_same_step_is_no_accident() -> None:
@@ -108,7 +108,7 @@ def test_what_came_from_outside_is_free(kind: str) -> None:
         state.update(after(fault(kind), state, restarts=0))
         assert (state["state"], state["outside"]) == ("queued", number)
     assert after(fault(kind), state, restarts=0)["state"] == "ended"
-    assert after(fault(kind), state, restarts=0, newest="step-1")["outside"] == 1
+    assert after(fault(kind), state, restarts=0, verified="step-1")["outside"] == 1
     gone = after(fault(kind), state, cancelled=True)
     assert (gone["state"], gone["cause"]["kind"]) == ("ended", "cancelled")
 

@@ -209,12 +209,18 @@ def test_where_it_showed_them_before_a_failure_is_waited_through(workspace: Work
         seen.settle(2, 1, workspace, WORKER)
 
 
-def test_without_the_tool_there_are_no_cards_any_more(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_tool_that_went_missing_takes_no_cards_with_it(
+    workspace: Workspace, tmp_path: Path
+) -> None:
     seen.Seen([card(0)], [], []).write(workspace.gpus)
     body = records.read(workspace.gpus)
     assert body is not None
     records.write(workspace.gpus, dict(body, at=time.time() - 86400))
     (tmp_path / "nvidia-smi").unlink()
     os.environ["PATH"] = str(tmp_path)
+    assert seen.settle(1, 1, workspace, WORKER) == 1
+    assert seen.settle("auto", 1, workspace, WORKER) == 1
+    os.unlink(workspace.gpus)
     with pytest.raises(seen.NoGpu, match=r"there are none \(nvidia-smi is not installed\)$"):
         seen.settle(1, 1, workspace, WORKER)
+    assert seen.settle("auto", 1, workspace, WORKER) == 0

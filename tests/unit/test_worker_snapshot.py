@@ -260,3 +260,24 @@ def test_a_digest_of_the_first_bytes(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"abcdef")
     assert snapshot.file_digest(str(tmp_path / "f"), 3) == digest(b"abc")
     assert snapshot.file_digest(str(tmp_path / "f")) == digest(b"abcdef")
+
+
+def test_what_a_run_takes_is_known_from_the_list(workspace: Workspace) -> None:
+    here, other = b"h" * 5000, b"o" * 9000
+    store(workspace, here)
+    rows = [file_row("a/b/here", here), file_row("other", other), file_row("twice", other)]
+    waits = snapshot.room_for(workspace, rows, copied=False)
+    starts = snapshot.room_for(workspace, rows, copied=True)
+    # one content of three blocks comes; the copy has files of 2, 3 and 3, and two folders
+    assert starts.bytes - waits.bytes == (2 + 3 + 3 + 2) * 4096
+    assert starts.files - waits.files == 3 + 2
+    store(workspace, other)
+    assert waits.bytes - snapshot.room_for(workspace, rows, copied=False).bytes == 3 * 4096
+
+
+def test_large_code_is_linked_and_takes_nothing_but_its_scripts(workspace: Workspace) -> None:
+    large = ["large", "f", 0o644, snapshot.COPY_LIMIT_BYTES + 1, digest(b"large")]
+    script = ["run.sh", "f", 0o755, 10, digest(b"script")]
+    rows = [large, script]
+    waits = snapshot.room_for(workspace, rows, copied=False)
+    assert snapshot.room_for(workspace, rows, copied=True).bytes - waits.bytes == 4096

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -8,8 +9,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import serve
 import space
 from paths import Workspace
+
+from tests.helpers.small_disk import small_disk, use_up_inodes
 
 
 def blocks(path: Path) -> int:
@@ -136,3 +140,29 @@ def test_contents_are_swept_by_who_is_alone(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(0.5)
     assert waiting.communicate(timeout=10)[0] == b"in\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "inodes", "left", "text"),
+    [
+        ("tmpfs", 30, 0, "no inodes left"),
+        ("ramfs", None, None, "No space"),
+        ("tmpfs", 9999, 1, "No"),
+    ],
+)
+def test_no_room_for_files_is_told_from_no_room_for_bytes(
+    tmp_path: Path, kind: str, inodes: int | None, left: int | None, text: str
+) -> None:
+    place = Workspace(str(tmp_path / "ws"))
+    with small_disk(tmp_path / "ws", "1m", kind, inodes):
+        place.make()
+        if left == 0:
+            use_up_inodes(tmp_path / "ws")
+        files = space.room(place).files
+        assert files == left if not left else files and files >= left
+        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        told = serve.os_refusal(place, error)
+        assert (told["code"], told["errno"]) == ("no-space", errno.ENOSPC)
+        assert text in told["text"]
+    other = serve.os_refusal(place, OSError(errno.EIO, "broken"))
+    assert other["code"] == "os"

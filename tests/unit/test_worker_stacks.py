@@ -53,6 +53,10 @@ class Attempt:
         return stacks.take(self.workspace, self.paths, 1, nproc)
 
 
+def until_asleep(pid: int) -> None:
+    wait_for(lambda: (processes.read_stat(pid) or (0, 0, ""))[2] == "S", 5, "its sleep")
+
+
 @pytest.fixture
 def attempt(tmp_path: Path) -> Iterator[Attempt]:
     made = Attempt(tmp_path)
@@ -86,6 +90,7 @@ def test_each_ranks_python_shows_where_it_is(attempt: Attempt) -> None:
 def test_a_rank_without_python_shows_what_the_kernel_says(attempt: Attempt) -> None:
     pid = attempt.start("sh", "-c", "echo up; exec sleep 600")
     wait_for(lambda: b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes(), 5, "sleep")
+    until_asleep(pid)
     taken = attempt.take()
     assert "problem" not in taken
     (row,) = taken["ranks"]  # type: ignore[misc]
@@ -97,6 +102,7 @@ def test_where_py_spy_is_missing_the_way_out_is_said(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pid = attempt.start(sys.executable, "-c", CODE)
+    until_asleep(pid)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     taken = attempt.take()

@@ -111,3 +111,23 @@ def test_attempts_are_told_in_full_only(workspace: Workspace) -> None:
     first, second = statuses(workspace, full=True)["a"].attempts
     assert (first["started_at"], first["ended_at"], first["cause"]) == (3.0, 4.0, {"kind": "x"})
     assert (second["attempt"], second["started_at"]) == (2, None)
+
+
+def test_what_became_of_its_logs(workspace: Workspace) -> None:
+    put(workspace, "a", 1.0, {"state": "running", "attempt": 1})
+    paths = workspace.run("a")
+    folder = Path(paths.attempt(1))
+    assert statuses(workspace)["a"].log_problem is None
+    folder.mkdir(parents=True)
+    records.write(str(folder / "beat.json"), {"log_problem": "gone", "logs": [[1, 2]]})
+    assert statuses(workspace)["a"].log_problem == "gone"
+    records.write(str(folder / "exit.json"), {"by": "dispatcher"})
+    assert statuses(workspace)["a"].log_problem == "gone"
+    assert view.own_log(paths, 1, 0) == [1, 2]
+    assert view.own_log(paths, 1, 1) is None
+    records.write(str(folder / "exit.json"), {"log_problem": None, "logs": [[1, 3]]})
+    assert statuses(workspace)["a"].log_problem is None
+    assert view.own_log(paths, 1, 0) == [1, 3]
+    records.write(str(folder / "exit.json"), {"log_problem": 3, "logs": 3})
+    assert statuses(workspace)["a"].log_problem is None
+    assert view.own_log(paths, 1, 0) is None

@@ -165,7 +165,9 @@ def test_the_beat_says_what_counts_when_the_launcher_is_lost(tmp_path: Path) -> 
     scene = Scene(tmp_path)
     scene.step(12)
     scene.pass_s(1)
-    assert read(scene.folder / "beat.json") == {"ran_s": 1, "step": 12}
+    found = os.stat(scene.paths.log(0))
+    logs = {"log_problem": None, "logs": [[found.st_dev, found.st_ino]]}
+    assert read(scene.folder / "beat.json") == {"ran_s": 1, "step": 12, **logs}
     scene.pass_s(4)
     assert read(scene.folder / "beat.json")["ran_s"] == 1
     scene.pass_s(1)
@@ -177,7 +179,7 @@ def test_a_log_that_somebody_took_away_is_told_of_once(tmp_path: Path, how: str)
     scene = Scene(tmp_path, nproc=2)
     scene.log("here\n")
     scene.pass_s(3)
-    assert "log_gone" not in read(scene.folder / "beat.json")
+    assert read(scene.folder / "beat.json")["log_problem"] is None
     path = Path(scene.paths.log(0))
     if how == "delete":
         path.unlink()
@@ -186,7 +188,8 @@ def test_a_log_that_somebody_took_away_is_told_of_once(tmp_path: Path, how: str)
     if how == "replace":
         path.write_text("another")
     scene.pass_s(2)
-    assert read(scene.folder / "beat.json")["log_gone"] is True
+    problem = read(scene.folder / "beat.json")["log_problem"]
+    assert problem.startswith("rank-0.log was deleted or replaced while it ran")
     scene.pass_s(20)
     assert scene.events() == ["log-gone"]
 

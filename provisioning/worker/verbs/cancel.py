@@ -58,9 +58,10 @@ class _Order:
         if self._before:
             return
         paths = self._paths
-        # empty files: a full disk must not keep the run that fills it from being stopped
+        # no bytes, and no inode where none is left: a full disk must not keep the run that fills it
+        # from being stopped
         for path in [paths.cancel_now, paths.cancel] if now else [paths.cancel]:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            records.make_mark(path, paths.spec, call.workspace.caches)
         wakeup.poke(call.workspace, paths.id)
 
     def is_over(self, call: Call, began: float) -> bool:
@@ -104,6 +105,7 @@ def _result(paths: RunPaths, state: Dict[str, Any], before: bool, began: float) 
         "ended_before": before,
         "processes": ended.get("processes", 0),
         "gpus": ended.get("gpus", []),
+        "unread": bool(state.get("gpus")) and bool(ended) and not ended.get("gpus"),
         "left": left,
         "seconds": 0.0 if before else time.monotonic() - began,
     }
@@ -111,7 +113,10 @@ def _result(paths: RunPaths, state: Dict[str, Any], before: bool, began: float) 
 
 def _state(paths: RunPaths) -> Dict[str, Any]:
     pair = view.read_pair(paths)
-    return pair[1] if pair else {"state": states.ENDED}
+    if pair is not None:
+        return pair[1]
+    # its records are gone or spoilt: what tells whether it lives is its lock
+    return {"state": states.RUNNING if records.is_locked(paths.lock) else states.ENDED}
 
 
 def _grace_s(paths: RunPaths) -> float:

@@ -116,7 +116,10 @@ def wants_more(before: Dict[str, Any], params: Dict[str, Any]) -> bool:
 def _unmet(call: Call, current: Dict[str, Any]) -> Optional[str]:
     """A run that this one comes after and that has ended otherwise than done, in words."""
     for run in current.get("after") or ():
-        state = records.read(call.workspace.run(run).state) or {}
+        paths = call.workspace.run(run)
+        if not os.path.exists(paths.spec):
+            return "%s, which is gone; reproduce it without" % run
+        state = records.read(paths.state) or {}
         outcome = state.get("outcome")
         if state.get("state") == states.ENDED and outcome != states.DONE:
             return "%s, which is %s; resume that first" % (run, outcome)
