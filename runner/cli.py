@@ -7,6 +7,7 @@ that `runner --help` stays quick.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -109,9 +110,21 @@ def _status_of(argv: Sequence[str]) -> int:
 
         if isinstance(error, BrokenPipeError) and reader_gone():
             return PIPE_STATUS
+        if isinstance(error, FileNotFoundError) and not _is_somewhere():
+            gone = SpecError("the current folder is gone", "cd to the project's")
+            return _complain(gone, invocation.out)
         if isinstance(error, OSError) and invocation.out is None and error.filename is None:
             return _unwritten(error)  # the help
         return report_bug(error)
+
+
+def _is_somewhere() -> bool:
+    """Whether the current folder still exists."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _unwritten(error: OSError) -> int:

@@ -85,16 +85,23 @@ def _where(path: Path) -> str:
 
 def read_hosts(project: Project) -> dict[str, Host]:
     """Every host of the project by name, `local` always among them. Raises SpecError."""
+    hosts, broken = read_each_host(project)
+    if broken:
+        raise _joined(list(broken.values()))
+    return hosts
+
+
+def read_each_host(project: Project) -> tuple[dict[str, Host], dict[str, SpecError]]:
+    """The hosts whose files are right, and what is wrong with the others, both by name."""
     hosts = {"local": _default_local()}
-    problems: list[SpecError] = []
+    broken: dict[str, SpecError] = {}
     for path in sorted((project.root / "hosts").glob("[!.]*.toml")):
         try:
             hosts[path.stem] = read_host(path)
         except SpecError as error:
-            problems.append(error)
-    if problems:
-        raise _joined(problems)
-    return dict(sorted(hosts.items()))
+            broken[path.stem] = error
+            hosts.pop(path.stem, None)
+    return dict(sorted(hosts.items())), broken
 
 
 def _joined(problems: list[SpecError]) -> SpecError:

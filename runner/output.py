@@ -214,6 +214,8 @@ class Output:
             self._table(rows, right)
         elif not any(contact.error for contact in found.hosts):
             self.report.note("no runs here yet")
+        if found.hidden:
+            self.report.note(f"{found.hidden} more have ended: runner ps --all")
         for contact in found.hosts:
             if contact.state != "ok":
                 self.warn(self._silence(contact, found.runs))
@@ -465,7 +467,7 @@ def _cancel_row(report: CancelReport) -> Sequence[Any]:
         return (report.run, outcome, "had ended before")
     parts = [plural(report.processes, "process", "processes") + " ended"]
     used = [f"GPU {gpu.get('index')} back to {gpu.get('used_mib', '-')} MiB" for gpu in report.gpus]
-    parts += used
+    parts += ["GPU memory could not be read"] if report.unread else used
     if report.left:
         parts.append(f"still there: {', '.join(map(str, report.left))}")
     parts.append(took(report.seconds))

@@ -160,7 +160,8 @@ def fork(
 
     def plan(worker: Worker, source: Source) -> dict[str, Any]:
         params = typed_params(source.id, changes.params, source.params)
-        check_secrets("fork", source.id, source.secrets, list(changes.secrets))
+        options = ["--fresh"] if fresh else []
+        check_secrets("fork", source.id, source.secrets, list(changes.secrets), *options)
         _check_image(worker, source.spec.get("image"))
         return {
             "kind": "fork",

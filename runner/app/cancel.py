@@ -110,6 +110,7 @@ def _report(host: str, run: str, row: Mapping[str, Any]) -> CancelReport:
             ended_before=bool(row.get("ended_before")),
             processes=int(row.get("processes") or 0),
             seconds=float(row.get("seconds") or 0.0),
+            unread=bool(row.get("unread")),
             gpus=tuple(card for card in row.get("gpus") or [] if isinstance(card, dict)),
             left=tuple(int(pid) for pid in row.get("left") or []),
         )

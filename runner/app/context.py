@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from runner import inventory, states
 from runner.app.results import Contact, Report, RunOnHost
 from runner.endpoint import Worker
-from runner.errors import ProvisionError, RunnerError, WorkerError
+from runner.errors import ProvisionError, RunnerError, SpecError, WorkerError
 from runner.model import Host, ImagePin, Project
 from runner.store import Store
 from runner.wire import RunStatus, WireError
@@ -28,6 +28,8 @@ class Context:
     project: Project
     hosts: Mapping[str, Host]
     report: Report
+    broken: Mapping[str, SpecError] = field(default_factory=dict)
+    """Hosts whose files are wrong, and how: whoever asks for one of them is told."""
 
     @cached_property
     def store(self) -> Store:
@@ -40,7 +42,9 @@ class Context:
         return inventory.read_images(self.project)
 
     def host(self, name: str) -> Host:
-        """A host by name. Raises NotFound with the nearest one."""
+        """A host by name. Raises NotFound with the nearest one, SpecError for a wrong file."""
+        if name in self.broken:
+            raise self.broken[name]
         return inventory.find_host(self.hosts, name)
 
     def connect(self, host: Host) -> Worker:
@@ -52,7 +56,8 @@ class Context:
 def open_context(report: Report, start: Path | None = None) -> Context:
     """The context of the folder we are in. Raises SpecError when it is in no project."""
     project = inventory.find_project(start or Path.cwd())
-    return Context(project, inventory.read_hosts(project), report)
+    hosts, broken = inventory.read_each_host(project)
+    return Context(project, hosts, report, broken)
 
 
 def read_status(body: Any, host: str) -> RunStatus:
@@ -97,6 +102,14 @@ def silent(host: Host, error: RunnerError | None, at: float | None = None) -> Co
     state = "no-worker" if isinstance(error, ProvisionError) else "unreachable"
     advice = error.advice if error is not None else ()
     return Contact(host.name, state, at, str(error) if error else None, None, advice)
+
+
+def unread(ctx: Context) -> list[Contact]:
+    """The hosts whose files are wrong, as hosts that gave no answer."""
+    return [
+        Contact(name, "unreachable", None, "; ".join([error.message, *error.advice]))
+        for name, error in ctx.broken.items()
+    ]
 
 
 def is_pulled(ctx: Context, run: str, state: Any, attempt: Any) -> bool:

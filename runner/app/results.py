@@ -63,6 +63,8 @@ class Listing:
 
     runs: tuple[RunOnHost, ...]
     hosts: tuple[Contact, ...]
+    hidden: int = 0
+    """Older ended runs that are not among them."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,8 @@ class CancelReport:
     """[{"index", "used_mib"}] after the release."""
     left: tuple[int, ...] = ()
     """Process ids that would not die."""
+    unread: bool = False
+    """It had GPUs, and nvidia-smi did not say whether their memory is back."""
     error: str | None = None
     contact: str = "ok"
     """As the state of a `Contact`; with `error` what kept us from it."""
@@ -227,6 +231,8 @@ class HostSpace:
     others_bytes: int = 0
     disk_total: int | None = None
     disk_free: int | None = None
+    files_free: int | None = None
+    """Inodes; None also where the file system has no such limit."""
 
 
 @dataclass(frozen=True)

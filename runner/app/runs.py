@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.app.context import Context, last_seen, on_hosts, read_status, seen, silent
+from runner.app.context import Context, last_seen, on_hosts, read_status, seen, silent, unread
 from runner.app.results import Contact, Curve, Listing, RunOnHost
 from runner.errors import (
     HostError,
@@ -43,11 +43,13 @@ def list_runs(ctx: Context, host: str | None = None, everyone: bool = False) -> 
     answers = on_hosts(asked, lambda each: _ask(ctx, each, everyone))
     ctx.report.done()
     runs: list[RunOnHost] = []
-    contacts: list[Contact] = []
+    contacts: list[Contact] = [] if host else unread(ctx)
+    hidden = 0
     for each, found, error in answers:
         if found is not None:
             runs += found[0]
             contacts.append(found[1])
+            hidden += found[2]
             continue
         if host is not None and error is not None and not isinstance(error, _TOLD):
             raise error
@@ -56,7 +58,7 @@ def list_runs(ctx: Context, host: str | None = None, everyone: bool = False) -> 
         contacts.append(_silent(ctx, each, error))
         runs += _remembered(ctx, each, error, everyone)
     runs.sort(key=lambda run: (run.status.submitted_at or 0, run.id))
-    return Listing(tuple(runs), tuple(contacts))
+    return Listing(tuple(runs), tuple(contacts), hidden)
 
 
 def find(ctx: Context, text: str | None) -> list[RunRef]:
@@ -96,14 +98,23 @@ def find(ctx: Context, text: str | None) -> list[RunRef]:
         )
     if word == LATEST:
         raise NotFound("no run of this project yet", "runner submit job=dqn")
-    raise NotFound(f"no run {word}", "runner ps --all")
+    raise _no_run(ctx, word)
+
+
+def _no_run(ctx: Context, word: str) -> NotFound:
+    """There is none of this project; perhaps of another one."""
+    for run in list_runs(ctx, everyone=True).runs:
+        if word in (run.id, run.status.sweep) and run.status.project.get("id") != ctx.project.id:
+            name = run.status.project.get("name") or run.status.project.get("id")
+            return NotFound(f"{word} is a run of another project, {name}", "cd to its folder")
+    return NotFound(f"no run {word}", "runner ps --all")
 
 
 def find_one(ctx: Context, text: str | None) -> RunRef:
     """The one run that a word means. Raises SpecError when it means several."""
     found = find(ctx, text)
     if len(found) > 1:
-        raise SpecError(f"{text} means {len(found)} runs", *[ref.id for ref in found[:10]])
+        raise SpecError(f"{text} means {len(found)} runs", *_first([ref.id for ref in found]))
     return found[0]
 
 
@@ -153,13 +164,15 @@ def _points(rows: list[object]) -> list[tuple[int, dict[str, float]]]:
     return points
 
 
-def _ask(ctx: Context, host: Host, everyone: bool) -> tuple[list[RunOnHost], Contact]:
+def _ask(ctx: Context, host: Host, everyone: bool) -> tuple[list[RunOnHost], Contact, int]:
     with ctx.connect(host) as worker:
         project = None if everyone else ctx.project.id
-        _, rows = worker.call("runs", project=project, all=everyone)
+        reply, rows = worker.call("runs", project=project, all=everyone)
         runs = [seen(ctx, worker, row) for row in rows]
         skew = round(worker.clock_skew_s, 3)
-    return runs, Contact(host.name, "ok", time.time(), None, skew)
+    hidden: Any = reply.get("hidden")
+    contact = Contact(host.name, "ok", time.time(), None, skew)
+    return runs, contact, int(hidden) if is_number(hidden) else 0
 
 
 def _silent(ctx: Context, host: Host, error: RunnerError | None) -> Contact:
@@ -225,6 +238,11 @@ def _match(word: str, rows: Sequence[tuple[str, str, Mapping[str, Any]]]) -> lis
             }
             if len(sweeps) > 1:
                 names = sorted(map(str, sweeps))
-                raise SpecError(f"{word} means {len(names)} runs", *names[:10])
+                raise SpecError(f"{word} means {len(names)} runs", *_first(names))
         chosen.sort(key=lambda row: _by_number(row[0]))
     return [RunRef(run, host) for run, host, _ in chosen]
+
+
+def _first(names: Sequence[str]) -> list[str]:
+    """The first ten of several, and whether there are more."""
+    return [*names[:10], *(["…"] if len(names) > 10 else [])]

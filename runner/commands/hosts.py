@@ -77,7 +77,10 @@ def host_add(
 def host_list(as_json: bool, colour: str) -> None:
     """List the hosts of this project."""
     out = open_output(as_json, colour)
-    out.hosts(list(open_project(out).hosts.values()))
+    ctx = open_project(out)
+    out.hosts(list(ctx.hosts.values()))
+    for error in ctx.broken.values():
+        out.error(error)
 
 
 @host.command("remove")

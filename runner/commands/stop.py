@@ -70,4 +70,5 @@ def _status(reports: Sequence[CancelReport]) -> int:
     if any(report.error is not None for report in reports):
         no_worker = all(report.contact == "no-worker" for report in reports if report.error)
         return ProvisionError.status if no_worker else HostError.status
-    return Conflict.status if any(report.left for report in reports) else 0
+    unproved = any(report.left or report.unread for report in reports if not report.ended_before)
+    return Conflict.status if unproved else 0

@@ -113,13 +113,18 @@ def check_resumable(run: str, given: Sequence[str], resumable: Sequence[str]) ->
             )
 
 
-def check_secrets(command: str, run: str, names: Sequence[str], given: Sequence[str]) -> None:
-    """Raises SpecError naming the words that are missing: values are kept nowhere."""
+def check_secrets(
+    command: str, run: str, names: Sequence[str], given: Sequence[str], *options: str
+) -> None:
+    """Raises SpecError naming the words that are missing: values are kept nowhere.
+
+    options: those that were typed, for the line to type next.
+    """
     missing = [f"secret.{name}" for name in names if name not in given]
     if missing:
         raise SpecError(
             f"{run} had secrets, which are gone with its end; give them again",
-            f"runner {command} {run} {' '.join(missing)}",
+            " ".join(["runner", command, run, *missing, *options]),
             "from files: secret.NAME=@FILE",
             NOTHING_SENT,
         )

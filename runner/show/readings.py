@@ -59,11 +59,18 @@ def share_done(status: RunStatus) -> float | None:
 
 
 def elapsed_s(run: RunOnHost, now: float) -> float | None:
-    """How long it ran, or waits."""
+    """How long it ran, all attempts together; how long it waits, when it never did."""
     status = run.status
-    begin = status.started_at or status.submitted_at
+    if status.started_at is None:
+        begin, before = status.submitted_at, 0.0
+    else:
+        begin, before = status.started_at, status.ran_s or 0.0
     if begin is None:
         return None
+    if status.state in states.LIVE:
+        return before + worker_now(run, now) - begin
+    if status.started_at is not None and before:
+        return before
     return (status.ended_at or worker_now(run, now)) - begin
 
 

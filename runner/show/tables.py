@@ -82,7 +82,11 @@ def _host_document(host: HostSpace) -> dict[str, Any]:
         "clock_skew_s": host.contact.clock_skew_s,
         "shared": {f"{name}_bytes": count for name, count in host.shared.items()},
         "others": {"runs": host.others_runs, "bytes": host.others_bytes},
-        "disk": {"total_bytes": host.disk_total, "free_bytes": host.disk_free},
+        "disk": {
+            "total_bytes": host.disk_total,
+            "free_bytes": host.disk_free,
+            "free_inodes": host.files_free,
+        },
     }
 
 

@@ -62,7 +62,7 @@ def _gpus(run: RunOnHost, waits: Mapping[str, Any], facts: WhyFacts, clock: floa
     text = f"waits for {plural(want, 'GPU') if is_number(want) else 'a GPU'} on {run.host}"
     if waits.get("query_failed"):
         failed = said(waits["query_failed"])
-        return Reason("gpus", f"{text}: its nvidia-smi does not answer: {failed}")
+        return Reason("gpus", f"{text}: {failed}")
     cards: dict[str, list[str]] = {}
     for row in _rows(waits.get("holders")):
         holder = str(row.get("run") or "")
@@ -90,6 +90,8 @@ def _stranger(row: Mapping[str, Any], clock: float) -> str:
     """`1 is used by bob's python (pid 4127, 9.4 GiB) since 14:02`."""
     program = said(row["program"]) if row.get("program") else ""
     who = f"{said(row['user'])}'s {program or 'process'}" if row.get("user") else program
+    if row.get("left"):
+        return f"{_index(row)} was used by others until just now; given away after 5s without them"
     marks = [f"pid {row['pid']}"] if is_number(row.get("pid")) else []
     marks += [memory(row["used_mib"])] if is_number(row.get("used_mib")) else []
     text = f"{_index(row)} is used by {who or 'somebody outside the runner'}"

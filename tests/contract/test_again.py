@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -864,3 +865,13 @@ def test_fork_and_reproduce_print_the_new_id_alone(worker: LocalWorker) -> None:
     assert typed(worker, "fork", run, "--tail", "--json").returncode == 2
     assert typed(worker, "fork", "steps=3").returncode == 2
     assert typed(worker, "fork", "count-nowhere").returncode == 6
+
+
+def test_a_run_whose_predecessor_is_gone_is_not_resumed(local_worker: LocalWorker) -> None:
+    first = local_worker.submit("sleep", "60")
+    second = local_worker.submit("true", words=(f"after={first}",))
+    local_worker.cancel(first, now=True)
+    assert local_worker.wait(second).status.outcome == "skipped"
+    shutil.rmtree(local_worker.run_folder(first))
+    with pytest.raises(Conflict, match=f"{first}, which is gone"):
+        resume(local_worker, second)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.app import runs
+from runner.app import context, runs
 from runner.app.runs import RunRef
 from runner.errors import HostError, NotFound, SpecError
 from tests.helpers.link import Link, make_link
@@ -199,3 +199,26 @@ def test_relative_workspace_is_refused(
 def test_points_without_numbers_one_can_draw_are_left_out() -> None:
     rows: list[object] = [[10**400, {"r": 1}], [1, {"r": 10**400, "s": "x", "t": 2}], 7, [2]]
     assert runs._points(rows) == [(1, {"t": 2.0})]
+
+
+def test_a_run_of_another_project_is_told_apart_from_none(
+    local_worker: LocalWorker, tmp_path: Path
+) -> None:
+    run = local_worker.submit("true")
+    local_worker.wait(run)
+    (tmp_path / "runner.toml").write_text('name = "q"\nid = "q-1"\n')
+    with pytest.raises(NotFound, match=f"{run} is a run of another project, p"):
+        runs.find(context.open_context(local_worker.report, tmp_path), run)
+
+
+def test_a_host_file_that_is_wrong_stops_no_other_host(local_worker: LocalWorker) -> None:
+    local_worker.file("hosts/bad.toml", "x = [\n")
+    run = local_worker.submit("true")
+    local_worker.wait(run)
+    listing = runs.list_runs(local_worker.ctx)
+    assert [found.id for found in listing.runs] == [run]
+    told = {contact.host: contact for contact in listing.hosts}
+    assert told["bad"].state == "unreachable"
+    assert "hosts/bad.toml" in str(told["bad"].error)
+    with pytest.raises(SpecError, match=r"hosts/bad\.toml"):
+        local_worker.ctx.host("bad")

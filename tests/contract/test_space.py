@@ -291,6 +291,24 @@ def test_a_removal_that_was_cut_is_ended_by_gc(local_worker: LocalWorker, far: i
     assert "checkpoints" in parts(local_worker, other)
 
 
+@pytest.mark.parametrize("far", range(3))
+def test_a_removal_that_was_cut_is_ended_by_the_next(
+    local_worker: LocalWorker, far: int, capsys: Capture
+) -> None:
+    run, other = finished(local_worker), finished(local_worker)
+    paths = Workspace(str(local_worker.workspace)).run(run)
+    aside = Path(remove_verb.set_aside(Workspace(str(local_worker.workspace)), paths))
+    left = aside.with_name(f".del-{run}-{dead_pid()}")
+    aside.rename(left)
+    for folder in remove_verb.folders(paths)[: far + 1]:
+        subprocess.run(["rm", "-rf", folder], check=True)
+    assert main(["rm", run]) == 0
+    assert "deleted" in capsys.readouterr().out
+    assert parts(local_worker, run) == set()
+    assert not left.exists()
+    assert "checkpoints" in parts(local_worker, other)
+
+
 def _listed(worker: LocalWorker) -> Any:
     from runner.app import runs
 

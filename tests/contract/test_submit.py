@@ -659,8 +659,8 @@ def test_answer_for_another_run(
 
 @pytest.fixture
 def tiny_worker(local_worker: LocalWorker) -> Iterator[LocalWorker]:
-    """A worker whose workspace is a file system of 4 MB."""
-    with small_disk(local_worker.workspace, "4m"):
+    """A worker whose workspace is a file system of 6 MB."""
+    with small_disk(local_worker.workspace, "6m"):
         yield local_worker
         local_worker.close()
 
@@ -691,7 +691,7 @@ def test_no_room_within_a_sweep_leaves_the_rest_to_the_same_words(
     tiny_worker.submit("sleep", "300")
     filler = tiny_worker.workspace / "filler"
     room = shutil.disk_usage(tiny_worker.workspace).free
-    filler.write_bytes(b"x" * (room - 600_000))
+    filler.write_bytes(b"x" * (room - 1_600_000))
     request = parse_submit(["each.n=1..120", "name=big"], ["true", "{n}"])
     with pytest.raises(WorkerError, match="no room on its disk") as caught:
         submit.submit(tiny_worker.ctx, request, lambda ids: None)

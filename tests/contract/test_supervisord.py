@@ -112,6 +112,29 @@ def test_a_run_that_nobody_told_of_is_found(local_worker: LocalWorker) -> None:
     local_worker.until(untold, "ended", 10)
 
 
+def test_a_worker_that_lives_takes_up_what_it_is_to_be(local_worker: LocalWorker) -> None:
+    gate = local_worker.root / "gate"
+    wait = ("sh", "-c", f"until test -e {gate}; do sleep 0.02; done")
+    local_worker.host(slots=1)
+    first, second = (local_worker.submit(*wait) for _ in range(2))
+    local_worker.until(first, "running")
+    config = local_worker.workspace / ".runner/worker.json"
+    before, pid = read(config), local_worker.dispatcher
+    local_worker.host(slots=3, disk_reserve="1k", gpus="none")
+    assert local_worker.status(second).status.state == "queued"
+    assert read(config) == before
+    third = local_worker.submit(*wait)
+    for run in (second, third):
+        local_worker.until(run, "running", 5)
+    after = read(config)
+    assert after == dict(before, slots=3, disk_reserve=after["disk_reserve"], gpus="none")
+    assert after["disk_reserve"] > 0
+    assert local_worker.dispatcher == pid
+    gate.touch()
+    for run in (first, second, third):
+        assert local_worker.wait(run).status.outcome == "done"
+
+
 @pytest.mark.slow
 def test_a_worker_that_cannot_come_up_says_where_to_look(local_worker: LocalWorker) -> None:
     (local_worker.workspace / ".runner").mkdir(parents=True)

@@ -15,6 +15,7 @@ import cards
 import gpus
 import leases
 import pytest
+import records
 import seen
 import strangers
 from paths import Workspace
@@ -408,3 +409,22 @@ def test_two_dispatchers_never_have_a_card_both(host: Host, tmp_path: Path) -> N
         held[name] = held.get(name, 0) + (1 if sign == "+" else -1)
         assert held[name] in (0, 1)
     assert set(held) == set(host.machine.uuids)
+
+
+def test_other_cards_may_be_wanted_while_it_lives(host: Host) -> None:
+    host.machine.set_cards(2)
+    some = host.another([1])
+    some.ask(0)
+    wait_for(some.take, LIMIT_S, "an answer")
+    assert [card["index"] for card in some.known] == [1]
+    os.unlink(host.workspace.gpus)
+    some.want("all")
+    # known from the last answer, and asked for anew
+    assert [card["index"] for card in some.known] == [0, 1]
+    wait_for(some.take, LIMIT_S, "an answer")
+    body = records.read(host.workspace.gpus)
+    assert body is not None
+    assert [card["index"] for card in body["cards"]] == [0, 1]
+    some.want("none")
+    wait_for(some.take, LIMIT_S, "an answer")
+    assert some.known == []

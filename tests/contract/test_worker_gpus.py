@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -292,3 +293,27 @@ def test_a_lost_launcher_gives_its_card_back_only_with_its_processes(machine: Ma
     machine.gate.touch()
     assert worker.wait(run).status.outcome == "done"
     assert worker.causes(run) == ["launcher-lost", None]
+
+
+def test_a_tool_that_goes_missing_takes_no_cards_with_it(machine: Machine) -> None:
+    machine.cards.set_cards(1)
+    worker = machine.worker
+    assert worker.wait(machine.hold("grace=1s", "time_limit=1s")).status.outcome == "failed"
+    rig_gpus.remove_tool(worker.root / "bin")
+    time.sleep(2.5)
+    runs = [worker.submit("true", words=words) for words in (("gpus=1",), ())]
+    reason = "waits for 1 GPU: nvidia-smi is not installed"
+    wait_for(lambda: worker.status(runs[0]).status.reason == reason, 40, "the reason")
+    assert worker.state(runs[1])["state"] == "queued"  # auto: not a quiet run on the CPU
+    rig_gpus.place_tool(worker.root / "bin", machine.cards.folder)
+    for run in runs:
+        assert worker.wait(run, 60).status.outcome == "done"
+
+
+def test_a_cancel_that_could_not_read_the_memory_says_so(machine: Machine) -> None:
+    machine.cards.set_cards(1)
+    run = machine.hold()
+    machine.card_of(run)
+    machine.cards.fail("no driver", 9)
+    (report,) = machine.worker.cancel(run)
+    assert (report.outcome, report.unread, report.gpus) == ("cancelled", True, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -365,3 +366,22 @@ def test_where_a_program_broke_stands_in_its_cause(shared_worker: LocalWorker) -
     assert cause is not None
     assert (cause["kind"], cause["text"]) == ("exit", "exit 1")
     assert cause["traceback"] == "File \"<string>\", line 1, in f\nKeyError: 'x'"
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_a_job_leaves_no_core_unless_it_asks_for_one(
+    shared_worker: LocalWorker, nproc: int
+) -> None:
+    code = """
+import os, resource
+soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+print(soft, hard)
+"""
+    shared_worker.wait(shared_worker.python("pass"))
+    hard = resource.prlimit(shared_worker.dispatcher, resource.RLIMIT_CORE)[1]
+    resource.prlimit(shared_worker.dispatcher, resource.RLIMIT_CORE, (hard, hard))
+    run = shared_worker.python(code, words=(f"nproc={nproc}",))
+    assert shared_worker.wait(run).status.outcome == "done"
+    for number in range(nproc):
+        assert shared_worker.log(run, number).decode() == f"0 {hard}\n"

@@ -328,7 +328,7 @@ def test_submit_and_wait_speak_of_the_outcome(
 
 def test_submit_and_tail_keep_stdout_for_the_job(fake: Fake, capfdbinary: Any) -> None:
     def tail(
-        ctx: Any, ref: str, rank: int, start: Any, lines: Any, follow: bool, write: Any
+        ctx: Any, ref: str, rank: int, start: Any, lines: Any, follow: bool, write: Any, warn: Any
     ) -> Any:
         assert (ref, rank, start, lines, follow) == ("dqn-7k3fa", 0, 0, None, True)
         write(b"\xff\x1b[31m")
@@ -458,3 +458,19 @@ def test_host_add_asks_nobody_without_a_terminal(
     assert main(["host", "add", "gpu1", "me@gpu1", "--jump", "login"]) == 0
     assert asked[0][1:] == ("gpu1", "me@gpu1", "login", None, None)
     sys.stdin.close()
+
+
+def test_a_current_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    code = "import os, sys; os.rmdir(os.getcwd()); from runner.cli import main; "
+    done = subprocess.run(
+        [sys.executable, "-c", code + "sys.exit(main(['ps']))"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "the current folder is gone\n  cd to the project's\n"

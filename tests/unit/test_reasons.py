@@ -29,6 +29,14 @@ def test_a_run_that_goes_on() -> None:
     assert why("starting", started_at=NOW - 5) == ["STARTING for 5s"]
 
 
+def test_what_became_of_its_log() -> None:
+    gone = "rank-0.log was deleted"
+    found = why("running", started_at=NOW - 5, log_problem=gone)
+    assert found == [f"RUNNING for 5s; it has not said a step yet; {gone}"]
+    assert why("ended", outcome="done", log_problem=gone)[0].endswith(f"; {gone}")
+    assert gone not in why("queued", log_problem=gone)[0]
+
+
 def test_a_run_that_is_stuck() -> None:
     facts = WhyFacts(interval_s=3.0, stack=("rank 0", "  step (env.py:3)"))
     stuck = {"since_at": NOW - 1900, "action": "tell"}

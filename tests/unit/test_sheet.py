@@ -144,3 +144,10 @@ def test_what_was_set_aside_and_what_was_cut_is_said() -> None:
     lines = status_lines(run("dqn-1", "running", bad_checkpoints=[".bad-step-5"], **facts), NOW)
     assert "bad          .bad-step-5: set aside, did not verify" in lines
     assert "log          5 MB  3 MB of it cut (log_limit)" in lines
+
+
+def test_what_became_of_a_log_is_said() -> None:
+    lines = status_lines(run("dqn-1", "running", log_problem="rank-0.log was deleted"), NOW)
+    assert "log          rank-0.log was deleted" in lines
+    lines = status_lines(run(log_bytes=1000, log_problem="it was cut short"), NOW)
+    assert "log          1 kB  it was cut short" in lines

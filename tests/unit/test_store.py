@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,13 +58,16 @@ def test_what_is_put_comes_back(store: Store) -> None:
     store.put("gpu1", status("b-1", submitted_at=2.0), 10.0)
     store.put("gpu2", status("a-1", submitted_at=3.0), 11.0)
     store.put_snapshot("gpu1", "w-1", "d" * 64)
-    store.put_pulled("a-1", {"complete": True})
+    store.put_pulled("a-1", "/r", {"x": [1]}, {"complete": True})
+    store.put_pulled("a-1", "/s", {}, {"complete": False})
+    store.put_pulled("a-1", "/s", {"y": [2]}, {"complete": True})
     assert [(r.id, r.host, r.seen_at) for r in store.records()] == [
         ("b-1", "gpu1", 10.0),
         ("a-1", "gpu2", 11.0),
     ]
     assert store.last_snapshot("gpu1") == ("w-1", "d" * 64)
     assert store.pulled("a-1")["complete"] is True
+    assert store.pulled("a-1")["places"] == {"/r": {"x": [1]}, "/s": {"y": [2]}}
 
 
 def test_records_are_the_owners_alone_and_nobodys_code(store: Store, tmp_path: Path) -> None:
@@ -158,6 +162,53 @@ def test_records_that_cannot_be_written_are_a_users_matter(store: Store, tmp_pat
     with pytest.raises(SpecError, match=r"a-1\.json cannot be written"):
         store.write_intent({"id": "a-1", "words": []})
     assert [path.name for path in (tmp_path / ".runner" / "runs").iterdir()] == ["a-1.json"]
+
+
+def test_what_killed_processes_left_half_written_goes(store: Store, tmp_path: Path) -> None:
+    top = tmp_path / ".runner"
+    store.put("gpu1", status("a-1"), 1.0)
+    store.put_pulled("a-1", "/r", {}, {})
+    store.write_intent({"id": "a-9", "words": []}).leave_open()
+    left = [top / "runs" / ".b.9.8.tmp", top / "pulls" / ".b.9.8.tmp", top / "intents" / ".b.tmp"]
+    for path in left:
+        path.write_text("{")
+    os.utime(left[0], (1.0, 1.0))
+    fresh = top / "runs" / ".c.9.8.tmp"
+    fresh.write_text("{")
+    with open(top / "intents" / ".c.tmp", "w") as written:
+        fcntl.flock(written, fcntl.LOCK_EX)
+        store.records()
+        store.put_pulled("a-1", "/r", {}, {})
+        with store.intents_locked():
+            pass
+    assert sorted(top.rglob(".*.tmp")) == [top / "intents" / ".c.tmp", fresh]
+
+
+def test_an_intent_that_cannot_be_written_leaves_nothing(store: Store, tmp_path: Path) -> None:
+    (tmp_path / ".runner" / "intents" / "a-1.json").mkdir(parents=True)
+    with pytest.raises(SpecError, match=r"a-1\.json cannot be written"):
+        store.write_intent({"id": "a-1", "words": []})
+    assert not (tmp_path / ".runner" / "intents" / ".a-1.tmp").exists()
+
+
+def test_one_pull_into_a_folder_at_a_time(store: Store, tmp_path: Path) -> None:
+    said: list[str] = []
+    order: list[str] = []
+
+    def pull(name: str) -> None:
+        with store.pull_locked("a-1", "/r", lambda: said.append(name)):
+            order.append(name)
+
+    with store.pull_locked("a-1", "/r", lambda: said.append("first")):
+        second = threading.Thread(target=pull, args=("second",))
+        second.start()
+        with store.pull_locked("a-1", "/s", lambda: said.append("elsewhere")):
+            time.sleep(0.5)
+        order.append("first")
+    second.join(10)
+    assert order == ["first", "second"]
+    assert said == ["second"]
+    assert list((tmp_path / ".runner" / "pulls").glob(".a-1.*")) == []
 
 
 class Other:

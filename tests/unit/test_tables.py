@@ -59,7 +59,11 @@ def test_the_document_of_du_names_every_number_with_its_unit() -> None:
     assert run["total_bytes"] == LARGE.total
     here, silent = body["hosts"]
     assert here["shared"]["contents_bytes"] == 2 * 10**7
-    assert here["disk"] == {"total_bytes": 938 * 10**9, "free_bytes": 412 * 10**9}
+    assert here["disk"] == {
+        "total_bytes": 938 * 10**9,
+        "free_bytes": 412 * 10**9,
+        "free_inodes": None,
+    }
     assert silent["contact"]["state"] == "unreachable" and silent["error"]
     assert silent["disk"]["free_bytes"] is None
 

@@ -220,3 +220,10 @@ def test_numbers_beyond_all_bounds_are_unknown(number: Any) -> None:
     assert run.checkpoints == [{"name": "c", "step": None, "bytes": None}]
     assert run.attempts == [{"started_at": None}]
     assert run.params == {"steps": None, "start_at": "x", "lr": 1e30}
+
+
+def test_a_word_about_the_log_travels() -> None:
+    status = wire.RunStatus(id="a", state="ended", log_problem="gone")
+    assert wire.RunStatus.from_json(status.to_json()).log_problem == "gone"
+    with pytest.raises(wire.WireError, match="log_problem"):
+        wire.RunStatus.from_json({"id": "a", "state": "ended", "log_problem": 3})
