@@ -5,7 +5,8 @@ submitted_at started_at ended_at attempt restarts_left priority after[] time_lim
 stuck{since_at, action} origin{kind, run, checkpoint} secrets[] nproc gpus[] image params{} given[]
 argv[] snapshot code{} metric step metrics{} progress_at exit{} log_bytes log_cut_bytes log_problem
 checkpoints[] bad_checkpoints[] attempts[] pulled contact{state, at} clock_skew_s. Its times are the
-worker's, `contact.at` is ours; the skew is theirs minus ours. `ran_s` counts attempts that have ended; `secrets` are names.
+worker's, `contact.at` is ours; the skew is theirs minus ours. `ran_s` counts attempts that have
+ended; `secrets` are names.
 
 `why`: id host state outcome kind text facts{} advice[{text, command}]. `kind` is what a queued run
 waits for (order gpus slot after drained disk pause queued), how a live one goes (starting running
