@@ -15,7 +15,7 @@ import random
 import select
 import signal
 import time
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import board
 import book
@@ -69,6 +69,8 @@ class Dispatcher:
         self.again: Set[str] = set()
         self.seen: Set[str] = set()
         self.seen_at = 0
+        self.kept: Dict[str, List[int]] = {}
+        """Leases of runs whose end is being written by a process of ours."""
         self.between: List[int] = []
         """Children that fork a launcher and go: collected later, not to wait for them."""
         self.closing = False
@@ -193,6 +195,7 @@ class Dispatcher:
             # deleted under a live run; its launcher sees it, too, and ends what it started
             self.book.forget(paths.id)
             self._forget(paths.id)
+            self._let_go(paths.id)
             return
         if state["state"] in LIVE:
             self._watch(paths, spec, state)
@@ -285,13 +288,18 @@ class Dispatcher:
         kind = burying.lost_kind(born)
         if born is None or kind != "launcher-lost":
             return burying.bury(paths, state, kind)
-        held = burying.join(born)
-        try:
-            self._fork(lambda: burying.sweep_and_bury(self.workspace, spec, state, born))
-        finally:
-            for fd in held:
-                os.close(fd)
+        self._let_go(paths.id)
+        # kept until the run is queued again: nobody behind it takes its place meanwhile
+        self.kept[paths.id] = burying.join(born)
+        self._fork(
+            lambda: burying.sweep_and_bury(self.workspace, spec, state, born),
+            keeps=self.kept[paths.id],
+        )
         return None
+
+    def _let_go(self, run: str) -> None:
+        for fd in self.kept.pop(run, ()):
+            os.close(fd)
 
     def _after(self, paths: RunPaths, spec: Table, state: Table, ended: Table) -> None:
         """An attempt is over: the run ends, or waits for the next one."""
@@ -308,9 +316,10 @@ class Dispatcher:
         following.update(exit=ended.get("exit"), started_at=book.started_at(paths, state))
         if following["state"] == ENDED:
             self._end(spec, state, ended_at=ended.get("ended_at"), **following)
-            return
-        self.book.put(spec, state, gpus=[], **following)
-        self._wait(paths, spec, state)
+        else:
+            self.book.put(spec, state, gpus=[], **following)
+            self._wait(paths, spec, state)
+        self._let_go(paths.id)
 
     def _end(self, spec: Table, record: Table, cause: Optional[Table], **facts: Any) -> None:
         self.book.end(spec, record, cause, **facts)
@@ -440,8 +449,11 @@ class Dispatcher:
         usable = len(self.cards.known) - len(why.get("strangers") or ())
         return dict(why, passable=count > usable and not why.get("query_failed"))
 
-    def _fork(self, act: Callable[[], None]) -> None:
-        """Do it in a process that is nobody's child: forked twice, it outlives us without trace."""
+    def _fork(self, act: Callable[[], None], keeps: Sequence[int] = ()) -> None:
+        """Do it in a process that is nobody's child: forked twice, it outlives us without trace.
+
+        keeps: which of the leases that we keep are its own to hold.
+        """
         child = os.fork()
         if child:
             self.between.append(child)
@@ -450,8 +462,9 @@ class Dispatcher:
             os.setsid()
             if os.fork():
                 os._exit(0)
-            # our own lock and FIFO must not live on in it
-            for fd in (self.hold.lock, self.fifo):
+            # our own lock and FIFO must not live on in it, nor leases of others
+            others = [fd for fds in self.kept.values() for fd in fds if fd not in keeps]
+            for fd in (self.hold.lock, self.fifo, *others):
                 if fd is not None:
                     os.close(fd)
             act()

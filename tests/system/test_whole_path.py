@@ -239,7 +239,7 @@ def test_a_secret_stands_in_no_record_log_image_or_command_line(
         "print(hashlib.sha256(a).hexdigest(), flush=True)\n"
         "time.sleep(600)"
     )
-    words = ["submit", "host=gpu1", "secret.API_KEY", "restarts=1", "--", "python3", "-c", program]
+    words = ["submit", "host=gpu1", "gpus=0", "secret.API_KEY", "--", "python3", "-c", program]
     done = gpu1.runner(*words, env={"API_KEY": value})
     assert done.returncode == 0, done.stderr
     run_id = done.stdout.decode().strip()

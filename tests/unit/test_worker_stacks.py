@@ -34,7 +34,9 @@ class Attempt:
         self.folder = Path(self.paths.attempt(1))
         self.folder.mkdir(parents=True)
         self.mark = os.urandom(8).hex()
-        born = {"launcher": processes.identity(), "mark": self.mark, "limit": None, "leases": []}
+        # not this process, which has other children: by their mark alone they are known
+        launcher = dict(processes.identity(), start=0)
+        born = {"launcher": launcher, "mark": self.mark, "limit": None, "leases": []}
         (self.folder / "proc.json").write_text(json.dumps(born))
         self.children: list[subprocess.Popen[bytes]] = []
 
