@@ -215,7 +215,7 @@ class Output:
         elif not any(contact.error for contact in found.hosts):
             self.report.note("no runs here yet")
         if found.hidden:
-            self.report.note(f"{found.hidden} more have ended: runner ps --all")
+            self.report.note(f"{plural(found.hidden, 'older run')} not shown: runner ps --all")
         for contact in found.hosts:
             if contact.state != "ok":
                 self.warn(self._silence(contact, found.runs))

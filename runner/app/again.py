@@ -137,12 +137,23 @@ def _resumed_params(source: Source, changes: Changes) -> dict[str, Param]:
             line("tail", source.id),
         )
     if status.outcome == states.DONE and not more_steps(source.params, params):
-        advice = [f"a new run from its end: runner fork {source.id} key=value"]
+        advice = [f"a new run from its end: runner fork {source.id} steps=…"]
+        if "steps" not in source.params:
+            advice = [f"a new run of it: runner reproduce {source.id}"]
         if "steps" in resumable and "steps" in source.params:
             known = source.params["steps"]
             advice.insert(0, f"more steps than its {known}: runner resume {source.id} steps=…")
         raise WrongState(f"{source.id} is done; only more steps resume it", *advice)
     return params
+
+
+def _say_if_at_its_end(ctx: Context, source: Source, params: Mapping[str, Param]) -> None:
+    """A fork from the end of a finished training, with no more steps, would train nothing."""
+    known = source.params.get("steps")
+    done = source.status.outcome == states.DONE and source.status.state == states.ENDED
+    if done and isinstance(known, (int, float)) and not more_steps(source.params, params):
+        text = f"steps  {source.id} is at the last of its {known:,}"
+        ctx.report.note(f"{text}: steps=… lets the fork train on, --fresh begins it anew")
 
 
 def fork(
@@ -162,6 +173,8 @@ def fork(
         params = typed_params(source.id, changes.params, source.params)
         options = ["--fresh"] if fresh else []
         check_secrets("fork", source.id, source.secrets, list(changes.secrets), *options)
+        if not fresh:
+            _say_if_at_its_end(ctx, source, params)
         _check_image(worker, source.spec.get("image"))
         return {
             "kind": "fork",

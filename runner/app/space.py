@@ -80,7 +80,9 @@ def _run_space(ctx: Context, host: str, row: Any) -> RunSpace:
         project=_table(row, "project"),
         state=str(row.get("state")),
         outcome=outcome if isinstance(outcome, str) else None,
-        pulled=is_pulled(ctx, row["run"], row.get("state"), row.get("attempt")),
+        # of a run that never started there is nothing to pull
+        pulled=row.get("attempt") == 0
+        or is_pulled(ctx, row["run"], row.get("state"), row.get("attempt")),
         code=_count(row, "code"),
         checkpoints=_count(row, "checkpoints"),
         logs=_count(row, "logs"),

@@ -259,7 +259,9 @@ def _tell(ctx: Context, worker: Worker, snapshot: Snapshot, order: _Order) -> No
     status = read_status(dict(first.run), host)
     gpus = f", {first.gpus} GPU{'s' if first.gpus > 1 else ''}" if first.gpus else ""
     place = ""
-    if status.state == "queued" and status.reason and (status.position or 0) > 1:
+    waits = str((status.waits or {}).get("kind"))
+    told = (status.position or 0) > 1 or waits in ("drained", "disk", "after", "gpus")
+    if status.state == "queued" and status.reason and told:
         place = f", {status.reason}"
     ctx.report.note(f"queue  {host}{gpus}{place}")
 
@@ -278,12 +280,9 @@ def _look_again(ctx: Context, worker: Worker, order: _Order) -> list[RunStatus]:
 
 
 def _sweep_text(found: Sequence[RunStatus]) -> str:
-    """`5 runs, 2 start now, 3 wait for a GPU`, as far as the worker has looked at them."""
+    """`5 runs, 3 wait for a GPU`, as far as the worker has looked at them."""
     waiting = [run for run in found if run.state == states.QUEUED and run.waits]
-    starting = len(found) - len(waiting)
     parts = [f"{len(found)} runs"]
-    if starting:
-        parts.append(f"{starting} start{'s' if starting == 1 else ''} now")
     if waiting:
         kinds = {str((run.waits or {}).get("kind")) for run in waiting}
         what = {"after": " for others", "drained": " until undrain", "pause": ""}

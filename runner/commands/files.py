@@ -13,17 +13,19 @@ from runner.usage import output_options
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("words", metavar="[RUN…]", nargs=-1)
 @click.option("--to", "folder", metavar="DIR", help="Into this folder, not results/RUN/.")
 @output_options
-def pull(run: str | None, folder: str | None, as_json: bool, colour: str) -> None:
-    """Bring a run's new and changed files here, verified.
+def pull(words: Sequence[str], folder: str | None, as_json: bool, colour: str) -> None:
+    """Bring runs' new and changed files here, verified.
 
-    Into results/RUN/{checkpoints,logs,work}/. A file is whole and verified, or not there.
+    Into results/RUN/{checkpoints,logs,work}/; --json prints a document for each. A file is whole
+    and verified, or not there.
 
     \b
     Examples:
       runner pull
+      runner pull dqn-9x2mp              # of a sweep all its runs
       runner pull dqn-7k3fa --to /data/dqn
     """
     from runner.app import runs
@@ -31,7 +33,11 @@ def pull(run: str | None, folder: str | None, as_json: bool, colour: str) -> Non
 
     out = open_output(as_json, colour)
     ctx = open_project(out)
-    out.pulled(fetch(ctx, runs.find_one(ctx, run), Path(folder) if folder else None))
+    refs = runs.find_all(ctx, words or [runs.LATEST])
+    if folder is not None and len(refs) > 1:
+        raise SpecError(f"--to takes one run, and these are {len(refs)}", "runner pull --help")
+    for ref in refs:
+        out.pulled(fetch(ctx, ref, Path(folder) if folder else None))
 
 
 @click.command()

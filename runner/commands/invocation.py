@@ -90,6 +90,8 @@ def report_endings(out: Output, ended: Sequence[RunOnHost]) -> int:
     for run in ended:
         if run.status.outcome != "done":
             out.error(out.failed(run))
+        else:
+            out.report.note(out.ending(run))
     return ending_status(ended)
 
 

@@ -50,7 +50,7 @@ def submit(
     \b
     Examples:
       runner submit job=dqn seed=3 lr=3e-4 steps=50_000
-      runner submit host=gpu1 job=ppo nproc=2 name=baseline --tail
+      runner submit host=gpu1 job=dqn nproc=2 name=baseline --tail
       runner submit host=gpu1 job=dqn seed=1..5 time_limit=2h secret.WANDB_API_KEY
       runner submit host=gpu1 gpus=1 -- python train.py --lr 3e-4
     """

@@ -145,6 +145,11 @@ def _next(run: RunOnHost, facts: WhyFacts, kind: str) -> tuple[Advice, ...]:
         return advise("", "why", other, names=[other])
     if kind == "setup":
         return _again(run, "when that is mended:", "resume")
+    if kind == "time-limit" and not run.status.checkpoints:
+        # the same limit would end it at the same place
+        limit: Any = run.status.time_limit_s
+        longer = f"time_limit={int(2 * limit)}s" if is_number(limit) else "time_limit=24h"
+        return _again(run, "from zero, with more time:", "fork", longer, "--fresh")
     return _again(run, f"{where}:", "resume")
 
 

@@ -219,7 +219,9 @@ def write_png(curves: Sequence[Curve], path: Path) -> None:
     metrics = sorted({line.metric for line in lines})
     for line in lines:
         label = line.label if len(metrics) == 1 else f"{line.label}  {line.metric}"
-        axes.plot(*zip(*line.points, strict=True), label=_plain(label), linewidth=1.4)
+        alone = "o" if len(line.points) == 1 else ""
+        xs, ys = zip(*line.points, strict=True)
+        axes.plot(xs, ys, label=_plain(label), linewidth=1.4, marker=alone)
     axes.set_xlabel("environment steps")
     axes.set_ylabel(_plain(", ".join(metrics)))
     axes.xaxis.set_major_formatter(lambda value, _: steps(value) if value >= 0 else "")

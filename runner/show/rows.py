@@ -95,13 +95,24 @@ def _group_rows(group: Sequence[RunOnHost], now: float, everyone: bool) -> list[
     name = (names.pop() or "") if len(names) == 1 else None
     line = [sweep, f"{ended} of {total}", group[0].host, "", "", "", "", "", name or ""]
     shown = list(group) if everyone else shortened(group)
-    rows = [line, *(_row(run, now, member=True, named=name is None) for run in shown)]
+    differs = differing(group)
+    rows = [
+        line,
+        *(_row(run, now, member=True, named=name is None, differs=differs) for run in shown),
+    ]
     left = [run for run in group if run not in shown]
     if left:
         words = collections.Counter(states.shown(r.status.state, r.status.outcome) for r in left)
         note = ", ".join(f"{count} {word}" for word, count in words.items())
         rows.append(["  …", "", "", "", "", "", "", "", note])
     return rows
+
+
+def differing(group: Sequence[RunOnHost]) -> tuple[str, ...]:
+    """Names of the parameters that are not the same in all runs of a sweep."""
+    tables = [run.status.params for run in group]
+    names = dict.fromkeys(name for table in tables for name in table)
+    return tuple(name for name in names if len({repr(table.get(name)) for table in tables}) > 1)
 
 
 def shortened(group: Sequence[RunOnHost]) -> list[RunOnHost]:
@@ -112,7 +123,14 @@ def shortened(group: Sequence[RunOnHost]) -> list[RunOnHost]:
     return [r for r in group if r.status.state in states.LIVE or r.status.outcome in told]
 
 
-def _row(run: RunOnHost, now: float, *, member: bool = False, named: bool = True) -> list[Any]:
+def _row(
+    run: RunOnHost,
+    now: float,
+    *,
+    member: bool = False,
+    named: bool = True,
+    differs: Sequence[str] = (),
+) -> list[Any]:
     status = run.status
     word = states.shown(status.state, status.outcome)
     share = share_done(status)
@@ -128,8 +146,16 @@ def _row(run: RunOnHost, now: float, *, member: bool = False, named: bool = True
         "" if share is None or status.outcome == states.DONE else f"{share:.0%}",
         "" if value is None else number(value[1]),
         duration(elapsed_s(run, now)),
-        "; ".join(_notes(run, now, named)),
+        "; ".join([*_swept(run.status, differs, member), *_notes(run, now, named)]),
     ]
+
+
+def _swept(status: RunStatus, differs: Sequence[str], member: bool) -> list[str]:
+    """What tells a run of a sweep from the others: `seed=1 lr=0.001`, or its command."""
+    if member and not status.job:
+        return [shlex.join(status.argv)] if status.argv else []
+    words = [f"{name}={status.params[name]}" for name in differs if name in status.params]
+    return [" ".join(words)] if words else []
 
 
 def _holds_gpus(status: RunStatus) -> bool:

@@ -51,7 +51,7 @@ while step < params["steps"]:
     time.sleep(params["pause"])
     name, state = "step-%09d" % step, json.dumps([step, params["lr"]]).encode()
     if step >= params["saves_from"]:
-        os.mkdir(folder + "/." + name)
+        os.makedirs(folder + "/." + name, exist_ok=True)  # one that was killed left it
         open(folder + "/." + name + "/state.json", "wb").write(state)
         files = {"state.json": {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}}
         manifest = {"format": 1, "step": step, "metrics": {}, "files": files}
@@ -191,7 +191,8 @@ def test_a_cancelled_run_goes_on(worker: LocalWorker) -> None:
     assert not (worker.run_folder(run) / "cancel").exists()
     assert not (worker.run_folder(run) / "cancel-now").exists()
     (report,) = worker.cancel(run)
-    assert report.outcome == "cancelled", "a cancel after it is for the new attempt"
+    state = worker.state(run)
+    assert report.outcome == "cancelled", f"a cancel after it is for the new attempt: {state}"
     assert worker.state(run)["attempt"] == 2
 
 
@@ -551,7 +552,7 @@ def test_a_reproduction_is_the_same_run_from_zero(worker: LocalWorker) -> None:
     before, after = spec_of(worker, source), spec_of(worker, made)
     assert after["origin"] == {"kind": "reproduce", "run": source, "checkpoint": None}
     changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
-    assert changed == {"id", "accepted_at", "origin"}
+    assert changed == {"id", "accepted_at", "origin", "name"}
     assert worker.log(made) == worker.log(source)
     again_made = reproduce(worker, made)
     worker.wait(again_made)

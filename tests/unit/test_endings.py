@@ -73,7 +73,7 @@ def test_a_plain_exit_shows_the_last_lines_and_where_to_look() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "commands"),
     [
-        ("time-limit", {}, ["resume dqn-7k3fa"]),
+        ("time-limit", {"time_limit_s": 60}, ["fork dqn-7k3fa time_limit=120s --fresh"]),
         ("disk-full", {}, ["gc host=gpu1 --dry-run", "resume dqn-7k3fa"]),
         ("nan", {"params": {"lr": 3e-4}}, ["plot dqn-7k3fa"]),
         (

@@ -39,6 +39,7 @@ def test_a_new_spec_is_the_old_one_but_for_what_is_of_one_run_alone() -> None:
     assert changed == {
         *("id", "gpus", "gpus_asked", "sweep", "after", "accepted_at", "worker_image"),
         *("origin", "client"),
+        "name",
     }
     assert (made["id"], made["client"]) == ("dqn-fghjk", "0.0.2")
     assert made["gpus"] == "auto", "as asked then, for whoever settles it"

@@ -30,7 +30,7 @@ from verbs import Call, Refused, submit
 KINDS = ("fork", "reproduce")
 CHANGES = ("name", "tags", "priority", "grace_s", "time_limit_s", "restarts", "gpus")
 """What of a spec, besides parameters and variables, a fork may set anew."""
-NOT_COPIED = ("accepted_at", "gpus_asked", "gpus", "worker_image", "format")
+NOT_COPIED = ("name", "accepted_at", "gpus_asked", "gpus", "worker_image", "format")
 LOCK_WAIT_S = 600.0
 """Forks of one run wait for each other: a checkpoint with a large replay memory takes its time."""
 
