@@ -231,3 +231,16 @@ def test_an_ending_is_one_line() -> None:
         "x", "ended", outcome="failed", cause={"text": "exit 1"}, started_at=NOW - 180, ended_at=NOW
     )
     assert ending_line(item) == "x  FAILED  exit 1, after 3m"
+
+
+def test_what_differs_within_a_sweep_tells_its_runs_apart() -> None:
+    same: dict[str, Any] = {"sweep": "dqn-9x2mp", "job": "dqn", "name": "base"}
+    runs = [
+        run(f"dqn-9x2mp.{n}", "running", params={"seed": n, "lr": 0.001, "steps": 5}, **same)
+        for n in (1, 2)
+    ]
+    assert [line.split()[-1] for line in shown(*runs)[2:]] == ["seed=1", "seed=2"]
+    commands = [
+        run(f"cmd-9x2mp.{n}", "running", sweep="cmd-9x2mp", argv=["echo", str(n)]) for n in (1, 2)
+    ]
+    assert [line.split()[-2:] for line in shown(*commands)[2:]] == [["echo", "1"], ["echo", "2"]]
