@@ -41,7 +41,9 @@ def take(workspace: Workspace, paths: RunPaths, attempt: int, nproc: int) -> Dic
     launcher = int(born["launcher"]["pid"])
     tools = {os.getpid(), launcher}
     member = processes.Membership(born["mark"], born.get("limit"), born.get("leases", ()), tools)
-    found = _by_rank(member.find([launcher]), nproc)
+    # a pid that another process has by now is no root
+    roots = [launcher] if processes.is_alive(born["launcher"]) else []
+    found = _by_rank(member.find(roots), nproc)
     spy = find_spy(workspace)
     rows: List[Dict[str, Any]] = []
     problem = None if spy else _no_spy(workspace)
