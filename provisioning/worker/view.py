@@ -64,7 +64,7 @@ def read_some(workspace: Workspace, names: Any) -> List[Pair]:
 class View:
     """Makes statuses; reads what is known of the queue once for all of them."""
 
-    def __init__(self, workspace: Workspace, *_: Any) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._board: Optional[Dict[str, Any]] = None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner import __version__, states
-from runner.app.context import Context, read_status, seen
+from runner.app.context import Context, check_image, queue_text, read_status, seen
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
 from runner.endpoint import LinkLost, Worker
@@ -104,7 +104,7 @@ def resume(ctx: Context, ref: RunRef, changes: Changes, announce: Callable[[str]
         source = _look(ctx, worker, ref.id)
         params = _resumed_params(source, changes)
         check_secrets("resume", source.id, source.secrets, list(values))
-        _check_image(worker, source.spec.get("image"))
+        check_image(worker, source.spec.get("image"))
         request = {
             "run": source.id,
             "params": params,
@@ -175,7 +175,7 @@ def fork(
         check_secrets("fork", source.id, source.secrets, list(changes.secrets), *options)
         if not fresh:
             _say_if_at_its_end(ctx, source, params)
-        _check_image(worker, source.spec.get("image"))
+        check_image(worker, source.spec.get("image"))
         return {
             "kind": "fork",
             "checkpoint": None if fresh else "last",
@@ -346,22 +346,4 @@ def _tell(
     changes = told(source.params, params)
     if changes:
         ctx.report.note(f"with   {changes}")
-    status = run.status
-    count = len(status.gpus)
-    gpus = f", {count} GPU{'s' if count > 1 else ''}" if count else ""
-    place = ""
-    if status.state == states.QUEUED and status.reason and (status.position or 0) > 1:
-        place = f", {status.reason}"
-    ctx.report.note(f"queue  {run.host}{gpus}{place}")
-
-
-def _check_image(worker: Worker, wanted: Any) -> None:
-    """A run that names an image does not go on in another one."""
-    there = worker.hello.get("image")
-    if wanted is not None and there != wanted:
-        name = worker.host.name
-        raise SpecError(
-            f"{name}: its worker has image {there}, not {wanted}",
-            f"runner provision host={name} image={wanted}",
-            "nothing was sent",
-        )
+    ctx.report.note(f"queue  {queue_text(run.status, run.host, len(run.status.gpus))}")

@@ -14,6 +14,7 @@ from runner.app.results import Contact, Report, RunOnHost
 from runner.endpoint import Worker
 from runner.errors import ProvisionError, RunnerError, SpecError, WorkerError
 from runner.model import Host, ImagePin, Project
+from runner.show.units import plural
 from runner.store import Store
 from runner.wire import RunStatus, WireError
 
@@ -110,6 +111,28 @@ def unread(ctx: Context) -> list[Contact]:
         Contact(name, "unreachable", None, "; ".join([error.message, *error.advice]))
         for name, error in ctx.broken.items()
     ]
+
+
+def check_image(worker: Worker, wanted: Any) -> None:
+    """Refuse a run that names an image where the worker has another one. Raises SpecError."""
+    there = worker.hello.get("image")
+    if wanted is not None and there != wanted:
+        name = worker.host.name
+        raise SpecError(
+            f"{name}: its worker has image {there}, not {wanted}",
+            f"runner provision host={name} image={wanted}",
+            "nothing was sent",
+        )
+
+
+def queue_text(status: RunStatus, host: str, gpus: int) -> str:
+    """`gpu1, 2 GPUs, next after dqn-c41hd`: where a new run waits, and for what, if for long."""
+    parts = [host, *([plural(gpus, "GPU")] if gpus else [])]
+    kind = str((status.waits or {}).get("kind"))
+    told = (status.position or 0) > 1 or kind in ("drained", "disk", "after", "gpus")
+    if status.state == states.QUEUED and status.reason and told:
+        parts.append(status.reason)
+    return ", ".join(parts)
 
 
 def is_pulled(ctx: Context, run: str, state: Any, attempt: Any) -> bool:

@@ -65,11 +65,6 @@ def add(
     return path
 
 
-def list_hosts(ctx: Context) -> list[Host]:
-    """Every host of the project, by name."""
-    return list(ctx.hosts.values())
-
-
 def remove(ctx: Context, name: str) -> None:
     """Removes the host's file and nothing else. Raises NotFound."""
     host = inventory.find_host(ctx.hosts, name)

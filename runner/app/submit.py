@@ -17,7 +17,7 @@ from typing import Any
 
 from runner import inventory, states, sync, tree
 from runner.app import runs
-from runner.app.context import Context, read_status, seen
+from runner.app.context import Context, check_image, queue_text, read_status, seen
 from runner.endpoint import LinkLost, Worker
 from runner.errors import Conflict, OutcomeUnknown, RunnerError, SpecError
 from runner.fields import said
@@ -212,7 +212,7 @@ def _explained(error: RunnerError, host: Host, order: _Order) -> RunnerError:
 
 def _send(ctx: Context, worker: Worker, snapshot: Snapshot, order: _Order, held: Held) -> None:
     for image in {spec.get("image") for spec in order.specs}:
-        _check_image(worker, image)
+        check_image(worker, image)
     last = ctx.store.last_snapshot(worker.host.name)
     holds = last is not None and last[1] == snapshot.digest
     ctx.report.step("sending the code")
@@ -236,18 +236,6 @@ def _send(ctx: Context, worker: Worker, snapshot: Snapshot, order: _Order, held:
         ctx.store.put(worker.host.name, accepted.run, time.time())
 
 
-def _check_image(worker: Worker, wanted: str | None) -> None:
-    """A run that names an image does not start in another one."""
-    there = worker.hello.get("image")
-    if wanted is not None and there != wanted:
-        name = worker.host.name
-        raise SpecError(
-            f"{name}: its worker has image {there}, not {wanted}",
-            f"runner provision host={name} image={wanted}",
-            "nothing was sent",
-        )
-
-
 def _tell(ctx: Context, worker: Worker, snapshot: Snapshot, order: _Order) -> None:
     ctx.report.done()
     host = worker.host.name
@@ -257,13 +245,7 @@ def _tell(ctx: Context, worker: Worker, snapshot: Snapshot, order: _Order) -> No
         ctx.report.note(f"sweep  {order.id}: {_sweep_text(_look_again(ctx, worker, order))}")
         return
     status = read_status(dict(first.run), host)
-    gpus = f", {first.gpus} GPU{'s' if first.gpus > 1 else ''}" if first.gpus else ""
-    place = ""
-    waits = str((status.waits or {}).get("kind"))
-    told = (status.position or 0) > 1 or waits in ("drained", "disk", "after", "gpus")
-    if status.state == "queued" and status.reason and told:
-        place = f", {status.reason}"
-    ctx.report.note(f"queue  {host}{gpus}{place}")
+    ctx.report.note(f"queue  {queue_text(status, host, first.gpus)}")
 
 
 def _look_again(ctx: Context, worker: Worker, order: _Order) -> list[RunStatus]:

@@ -217,7 +217,7 @@ def test_without_an_ssh_client_it_says_so(
 def test_removing_takes_the_file_and_nothing_else(me: Operator, ctx: Context, heard: Heard) -> None:
     hosts.add(ctx, "a", "rig-plain", None, None, None)
     again = open_context(heard, me.project)
-    assert [host.name for host in hosts.list_hosts(again)] == ["a", "local"]
+    assert list(again.hosts) == ["a", "local"]
     hosts.remove(again, "a")
     assert written(me) == []
     for name in ("a", "local"):

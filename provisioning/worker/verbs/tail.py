@@ -7,7 +7,6 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 import logcap
-import paths as paths_module
 import plain
 import view
 from paths import RunPaths
@@ -54,7 +53,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     pair = view.read_pair(paths)
     status = None
     if pair is not None:
-        maker = view.View(call.workspace, paths_module.find_leases(dict(os.environ)), [pair])
+        maker = view.View(call.workspace)
         status = maker.status(pair[0], pair[1], full=False).to_json()
     return {"offset": offset, "run": status}
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any, Dict
 
-import paths as paths_module
 import view
 
 from runner import states
@@ -18,7 +16,6 @@ POLL_S = 0.1
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     """{"ids": [...]} → EVENT {"run": status} at each change of state, then {} when all ended."""
     paths = [call.run(name) for name in request.get("ids") or []]
-    lease_folder = paths_module.find_leases(dict(os.environ))
     told: Dict[str, Any] = {}
     while True:
         open_runs = 0
@@ -30,7 +27,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
             mark = (state["state"], state.get("attempt"))
             if told.get(each.id) != mark:
                 told[each.id] = mark
-                maker = view.View(call.workspace, lease_folder, [pair])
+                maker = view.View(call.workspace)
                 call.event(run=maker.status(spec, state, full=False).to_json())
             open_runs += state["state"] != states.ENDED
         if not open_runs:
