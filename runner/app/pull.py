@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner import manifest, states, sync
+from runner import manifest, states
 from runner.app.context import Context, seen_one
 from runner.app.results import PullReport
 from runner.app.runs import RunRef
 from runner.endpoint import Worker
 from runner.errors import IntegrityError, NotFound, SpecError, WorkerError
 from runner.manifest import Fetch, Known, LocalFile
+from runner.transfer import fetch
 
 ROUNDS = 3
 """How often a file that changes while it is read is tried."""
@@ -56,7 +57,7 @@ def _pull(ctx: Context, ref: RunRef, top: Path) -> PullReport:
             )
             wanted = [Fetch(item.file) if item.file.name in afresh else item for item in plan.fetch]
             progress.plan(wanted)
-            done, changed = sync.fetch(worker, ref.id, wanted, top, on_bytes=progress.on_bytes)
+            done, changed = fetch.fetch(worker, ref.id, wanted, top, on_bytes=progress.on_bytes)
             afresh |= {item.file.name for item in changed}
             book.add(done)
             files += len(done)
@@ -122,7 +123,7 @@ class _Book:
             if _is_known(row)
         }
 
-    def add(self, done: list[sync.Fetched]) -> None:
+    def add(self, done: list[fetch.Fetched]) -> None:
         for item in done:
             file = item.fetch.file
             known = Known(file.size, file.mtime_ns, item.sha256, item.local_mtime_ns)
@@ -141,7 +142,7 @@ class _Book:
         """Bytes here of files whose last pull was cut; only what never changes can go on."""
         found = {}
         for file in remote:
-            part = sync.part_path(self._top, file.name)
+            part = fetch.part_path(self._top, file.name)
             if file.kind != "work" and part.is_file() and not part.is_symlink():
                 found[file.name] = part.stat().st_size
         return found
@@ -171,7 +172,7 @@ class _Progress:
         self._done = 0
         self._began = time.monotonic()
 
-    def on_bytes(self, fetch: Fetch, count: int) -> None:
+    def on_bytes(self, item: Fetch, count: int) -> None:
         self._done += count
         now = time.monotonic()
         if now - self._said < 0.1:
@@ -181,7 +182,7 @@ class _Progress:
         left = (self._whole - self._done) / max(1.0, rate)
         percent = 100 * self._done // max(1, self._whole)
         self._report.step(
-            f"{fetch.file.name}  {percent}%  {self._done / 1e9:.1f}/{self._whole / 1e9:.1f} GB  "
+            f"{item.file.name}  {percent}%  {self._done / 1e9:.1f}/{self._whole / 1e9:.1f} GB  "
             f"{rate / 1e6:.0f} MB/s  {left:.0f}s left"
         )
 

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner import inventory, states, sync, tree
+from runner import inventory, states
 from runner.app import runs
 from runner.app.context import Context, check_image, queue_text, read_status, seen
+from runner.code import tree
 from runner.endpoint import LinkLost, Worker
 from runner.errors import Conflict, OutcomeUnknown, RunnerError, SpecError
 from runner.fields import said
@@ -29,6 +30,7 @@ from runner.manifest import Snapshot
 from runner.model import Host
 from runner.spec import RunPlan, SubmitRequest, resolve
 from runner.store import Intent
+from runner.transfer import send
 from runner.wire import RunStatus
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0)
@@ -42,7 +44,7 @@ class _Order:
     """The run's, or the sweep's."""
     specs: list[dict[str, Any]]
     secrets: Mapping[str, str] = field(repr=False)
-    accepted: dict[str, sync.Accepted] = field(default_factory=dict)
+    accepted: dict[str, send.Accepted] = field(default_factory=dict)
 
     @property
     def ids(self) -> list[str]:
@@ -217,7 +219,7 @@ def _send(ctx: Context, worker: Worker, snapshot: Snapshot, order: _Order, held:
     holds = last is not None and last[1] == snapshot.digest
     ctx.report.step("sending the code")
     first, *others = order.missing
-    accepted = sync.submit(
+    accepted = send.submit(
         worker,
         ctx.project.root,
         snapshot,
@@ -229,7 +231,7 @@ def _send(ctx: Context, worker: Worker, snapshot: Snapshot, order: _Order, held:
     )
     order.accepted[str(first["id"])] = accepted
     ctx.store.put_snapshot(worker.host.name, str(worker.hello.get("worker")), snapshot.digest)
-    for accepted in sync.submit_more(worker, others, secrets=order.secrets):
+    for accepted in send.submit_more(worker, others, secrets=order.secrets):
         order.accepted[str(accepted.run["id"])] = accepted
         ctx.report.step(f"{order.id}  {len(order.accepted)} of {len(order.specs)} runs")
     if len(order.specs) == 1:
@@ -276,7 +278,7 @@ def _sweep_text(found: Sequence[RunStatus]) -> str:
     return ", ".join(parts)
 
 
-def _code_text(snapshot: Snapshot, accepted: sync.Accepted) -> str:
+def _code_text(snapshot: Snapshot, accepted: send.Accepted) -> str:
     count = int(snapshot.code.get("files", 0))
     parts = [f"{count} file{'' if count == 1 else 's'}"]
     if accepted.sent_files:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from runner import sync
 from runner.app import pull as pull_use
 from runner.errors import HostError, NotFound, SpecError
+from runner.transfer import fetch
 from tests.helpers.link import Link, make_link
 from tests.helpers.local_worker import LocalWorker
 from tests.helpers.small_disk import small_disk
@@ -138,7 +138,7 @@ def test_append_cut_before_its_first_part_was_copied(shared_worker: LocalWorker)
     top = shared_worker.pull(run).path
     with log.open("ab") as file:
         file.write(b"two\n")
-    part = sync.part_path(top, "logs/rank-0.log")
+    part = fetch.part_path(top, "logs/rank-0.log")
     part.parent.mkdir()
     part.write_bytes(b"o")
     assert shared_worker.pull(run).bytes == 4

@@ -33,11 +33,11 @@ from tests.helpers.small_disk import small_disk
 ROOT = Path(__file__).parents[2]
 DYING = """
 import os, sys
-from runner import sync
+from runner.transfer import send
 from runner.app import context, submit
 from runner.spec import parse_submit
 at, words = sys.argv[1], sys.argv[2:]
-sync.AT_ONCE = 1
+send.AT_ONCE = 1
 class Report:
     def note(self, text): self.step(text)
     def step(self, text):

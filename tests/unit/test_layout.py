@@ -13,7 +13,13 @@ TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 FOLDERS = ("unit", "contract", "system")
 NO_TEST = {"__init__.py", "__main__.py"}
-TOGETHER = {"carriers": "carriers", "verbs": "verbs", "commands": "cli"}
+TOGETHER = {
+    "carriers": "carriers",
+    "code": "tree",
+    "commands": "cli",
+    "transfer": "transfer",
+    "verbs": "verbs",
+}
 """Packages whose modules may be tested as one, and the name of that test."""
 VALUES_ALONE = {"runner/app/results.py", "runner/carriers/base.py", "runner/model.py"}
 TESTED_BY: dict[str, str] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import tree
+from runner.code import tree
 from runner.errors import SpecError
 from runner.manifest import Snapshot
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from runner import endpoint, sync, wire
+from runner import endpoint, wire
 from runner.app import pull as pull_use
 from runner.app.context import Context
+from runner.code.tree import read_snapshot
 from runner.endpoint import Worker
 from runner.errors import IntegrityError, RunnerError, WorkerError
 from runner.manifest import Fetch, RemoteFile, Snapshot
 from runner.model import Project
-from runner.tree import read_snapshot
+from runner.transfer import fetch, send
 from tests.helpers.hostile_worker import Frame, hostile_host
 from tests.helpers.local_worker import Notes
 
@@ -160,17 +161,17 @@ def test_status_of_something_else(pull: Pull, tmp_path: Path, body: Any) -> None
 
 
 @pytest.fixture
-def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., sync.Accepted]:
+def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., send.Accepted]:
     root = tmp_path / "project"
     root.mkdir()
     (root / "a.py").write_text("x")
 
-    def act(*frames: Frame) -> sync.Accepted:
+    def act(*frames: Frame) -> send.Accepted:
         host = hostile_host(tmp_path, monkeypatch.setenv, {"submit": list(frames)})
         snapshot: Snapshot = read_snapshot(root)
         with Worker(host) as worker:
             spec = {"id": "a-1"}
-            return sync.submit(worker, root, snapshot, spec, secrets={}, holds_snapshot=True)
+            return send.submit(worker, root, snapshot, spec, secrets={}, holds_snapshot=True)
 
     return act
 
@@ -192,7 +193,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., syn
     ],
 )
 def test_wrong_answers_to_a_submit(
-    submit: Callable[..., sync.Accepted], frames: list[Frame], says: str
+    submit: Callable[..., send.Accepted], frames: list[Frame], says: str
 ) -> None:
     with pytest.raises(WorkerError, match=says):
         submit(*frames)
@@ -212,19 +213,19 @@ def test_wrong_answers_to_a_run_of_a_sweep(
 ) -> None:
     host = hostile_host(tmp_path, monkeypatch.setenv, {"submit": frames})
     with Worker(host) as worker, pytest.raises(WorkerError, match=says):
-        list(sync.submit_more(worker, [{"id": "s-1.1"}], secrets={}))
+        list(send.submit_more(worker, [{"id": "s-1.1"}], secrets={}))
 
 
 def test_what_gathers_lies_where_no_listed_name_can(tmp_path: Path) -> None:
     names = ["work/a", "work/.a.part", "logs/a", "work/a/b"]
-    places = {sync.part_path(tmp_path, name) for name in names}
+    places = {fetch.part_path(tmp_path, name) for name in names}
     assert len(places) == len(names)
-    assert {place.parent for place in places} == {tmp_path / sync.PARTS}
+    assert {place.parent for place in places} == {tmp_path / fetch.PARTS}
 
 
 def test_fetching_nothing_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Worker(hostile_host(tmp_path, monkeypatch.setenv, dies=True)) as worker:
-        assert sync.fetch(worker, "a-1", [], tmp_path) == ([], [])
+        assert fetch.fetch(worker, "a-1", [], tmp_path) == ([], [])
 
 
 def test_bytes_are_reported_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +237,7 @@ def test_bytes_are_reported_as_they_come(tmp_path: Path, monkeypatch: pytest.Mon
     seen: list[int] = []
     wanted = [Fetch(RemoteFile("work", "a", 3, 1, True))]
     with Worker(host) as worker:
-        done, changed = sync.fetch(
+        done, changed = fetch.fetch(
             worker, "a-1", wanted, tmp_path, on_bytes=lambda _, count: seen.append(count)
         )
     assert (sum(seen), len(done), changed) == (3, 1, [])

@@ -1,0 +1,1 @@
+"""Snapshots up, artifacts down, over conversations with a worker."""
