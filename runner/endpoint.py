@@ -127,11 +127,19 @@ class Worker:
     the link dies on the way, and what a worker's refusal means (`_REFUSALS`).
     """
 
-    def __init__(self, host: Host, *, patience_s: float = wire.CLIENT_PATIENCE_S) -> None:
+    def __init__(
+        self,
+        host: Host,
+        *,
+        patience_s: float = wire.CLIENT_PATIENCE_S,
+        lane: int = 0,
+        many: bool = False,
+    ) -> None:
+        """lane, many: see `carriers.open_carrier`."""
         self.host = host
         self._patience_s = patience_s
         self._bundle = content.bundle()
-        self._carrier: Carrier = carriers.open_carrier(host, self._argv())
+        self._carrier: Carrier = carriers.open_carrier(host, self._argv(), lane=lane, many=many)
         self._began = self._heard = time.monotonic()
         self._hello: dict[str, Any] | None = None
         self._streams: dict[int, queue.SimpleQueue[tuple[int, bytes] | None]] = {

@@ -48,10 +48,10 @@ class Context:
             raise self.broken[name]
         return inventory.find_host(self.hosts, name)
 
-    def connect(self, host: Host) -> Worker:
-        """A conversation with a host's worker."""
+    def connect(self, host: Host, *, lane: int = 0, many: bool = False) -> Worker:
+        """A conversation with a host's worker; lane, many: see `carriers.open_carrier`."""
         self.report.step(f"connecting to {host.name}")
-        return Worker(host)
+        return Worker(host, lane=lane, many=many)
 
 
 def open_context(report: Report, start: Path | None = None) -> Context:

@@ -22,10 +22,12 @@ def is_here(host: Host) -> bool:
     return host.ssh is None or host.ssh == "local"
 
 
-def open_carrier(host: Host, argv: Sequence[str]) -> Carrier:
+def open_carrier(host: Host, argv: Sequence[str], *, lane: int = 0, many: bool = False) -> Carrier:
     """Starts the program `argv` on `host` and gives its byte stream.
 
-    Errors that only show once connecting began come from the stream's `failure`.
+    lane: connections of different lanes are never one. many: it is one of many hosts asked at
+    once, so what takes least of this machine is chosen. Errors that only show once connecting
+    began come from the stream's `failure`.
     Raises HostError, SpecError.
     """
     if is_here(host):
