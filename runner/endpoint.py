@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -33,6 +32,7 @@ from runner.errors import (
     WrongState,
 )
 from runner.fields import said
+from runner.inboxes import Inboxes
 from runner.model import Host
 
 MAX_JUNK = 256 * 1024
@@ -40,8 +40,6 @@ MAX_JUNK = 256 * 1024
 MAX_LISTING = 256 << 20
 _NEED_BUNDLE = b"runner-boot/1 need\n"
 _READ = 1 << 20
-
-_Inbox = queue.SimpleQueue["tuple[int, bytes] | None"]
 
 # Nothing imports its way into a bundle's bytecode: importlib does not see that a nearly full disk
 # took half of a .pyc, and then it is broken for ever. So the stub compiles, for the Python it runs
@@ -142,9 +140,8 @@ class Worker:
         self._carrier: Carrier = carriers.open_carrier(host, self._argv(), lane=lane, many=many)
         self._began = self._heard = time.monotonic()
         self._hello: dict[str, Any] | None = None
-        self._streams: dict[int, queue.SimpleQueue[tuple[int, bytes] | None]] = {
-            0: queue.SimpleQueue()
-        }
+        self._inboxes = Inboxes()
+        self._inboxes.open(0)
         self._next_stream = 1
         self._junk = bytearray()
         self._hello_at = time.time()
@@ -171,6 +168,7 @@ class Worker:
     def close(self) -> None:
         """End the conversation; the run goes on."""
         self._closing.set()
+        self._inboxes.close()
         self._carrier.close()
         self._reader.join(2)
 
@@ -178,7 +176,7 @@ class Worker:
     def hello(self) -> Mapping[str, Any]:
         """What the worker said of itself; waits for it."""
         while self._hello is None:
-            self._hello = wire_json(self._take(0, {wire.EVENT})[1], self.host.name)
+            self._hello = wire_json(self._take(0, {wire.EVENT})[2], self.host.name)
         return self._hello
 
     @property
@@ -206,19 +204,35 @@ class Worker:
                 on_event(wire_json(payload, self.host.name))
         return request.reply, read_rows(bytes(data), self.host.name)
 
-    def open(self, verb: str, **arguments: Any) -> Request:
-        """Send a request; its answers are read from what this returns."""
+    def open(self, verb: str, *, beside: Request | None = None, **arguments: Any) -> Request:
+        """Send a request; its answers are read from what this returns.
+
+        beside: they are read together with those of that request, by `frames_of`.
+        """
         stream = self._next_stream
         self._next_stream += 1
-        self._streams[stream] = queue.SimpleQueue()
-        if self._over is not None:
-            # the reader has ended, or is about to, and may not have seen this stream
-            self._streams[stream].put(None)
+        self._inboxes.open(stream, beside.stream if beside is not None else None)
         body = dict(arguments, verb=verb)
         if self.host.runtime == "local":
             body["local"] = local_record(self.host)
         self._send(wire.pack_json(wire.REQ, stream, body))
         return Request(self, stream)
+
+    def frames_of(self, requests: Sequence[Request]) -> Iterator[tuple[Request, int, bytes]]:
+        """DATA and EVENT frames of requests opened beside the first, as they come, until each has
+        its reply.
+        """
+        waiting = {request.stream: request for request in requests}
+        while waiting:
+            kind, stream, payload = self._take(requests[0].stream)
+            request = waiting.get(stream)
+            if request is None:
+                raise WorkerError(f"{self.host.name}: the worker answered out of turn")
+            if kind == wire.REP:
+                request.reply = wire_json(payload, self.host.name)
+                del waiting[stream]
+            elif kind in (wire.DATA, wire.EVENT):
+                yield request, kind, payload
 
     def _send(self, data: bytes) -> None:
         self._wait_spoken()
@@ -228,17 +242,16 @@ class Worker:
             except OSError as error:
                 raise self._end() from error
 
-    def _take(self, stream: int, wanted: set[int] | None = None) -> tuple[int, bytes]:
-        frame = self._streams[stream].get()
+    def _take(self, stream: int, wanted: set[int] | None = None) -> wire.Frame:
+        frame = self._inboxes.take(stream)
         if frame is None:
-            self._streams[stream].put(None)
             raise self._end()
-        kind, payload = frame
+        kind, _, payload = frame
         if kind == wire.ERR:
             raise refusal(wire_json(payload, self.host.name), self.host.name)
         if wanted is not None and kind not in wanted:
             raise WorkerError(f"{self.host.name}: the worker answered out of turn")
-        return kind, payload
+        return frame
 
     def _end(self) -> RunnerError:
         self._reader.join(5)
@@ -267,8 +280,7 @@ class Worker:
             error = problem
         self._over = self._over or error
         self._spoken.set()
-        for stream in list(self._streams.values()):
-            stream.put(None)
+        self._inboxes.close()
 
     def _skip_to_magic(self, reader: wire.FrameReader) -> bool:
         seen = self._junk
@@ -297,15 +309,16 @@ class Worker:
         for kind, stream, payload in reader.feed(data):
             if kind == wire.ERR and stream == 0:
                 self._over = refusal(wire_json(payload, self.host.name), self.host.name)
-            elif kind != wire.PING and stream in self._streams:
-                self._streams[stream].put((kind, payload))
+            elif kind != wire.PING:
+                self._inboxes.put((kind, stream, payload))
+                self._heard = time.monotonic()  # it may have waited for room
 
     def _beat(self) -> None:
         ping = wire.pack_frame(wire.PING, 0)
         while not self._closing.wait(wire.BEAT_S):
             now = time.monotonic()
             if self._spoke:
-                if now - self._heard > self._patience_s:
+                if now - self._heard > self._patience_s and not self._inboxes.full:
                     self._over = LinkLost(f"{self.host.name}: no answer for {self._patience_s:g} s")
                     break
                 # a full pipe means that something is being sent: that is a sign of life of ours
@@ -355,13 +368,13 @@ class Request:
 
     def __init__(self, worker: Worker, stream: int) -> None:
         self._worker = worker
-        self._stream = stream
+        self.stream = stream
         self.reply: dict[str, Any] = {}
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """DATA and EVENT frames as they come, until the reply; then `reply` is set."""
         while True:
-            kind, payload = self._worker._take(self._stream)
+            kind, _, payload = self._worker._take(self.stream)
             if kind == wire.REP:
                 self.reply = wire_json(payload, self._worker.host.name)
                 return
@@ -370,7 +383,7 @@ class Request:
 
     def event(self) -> dict[str, Any]:
         """The next EVENT, which must come before anything else."""
-        _, payload = self._worker._take(self._stream, {wire.EVENT})
+        payload = self._worker._take(self.stream, {wire.EVENT})[2]
         return wire_json(payload, self._worker.host.name)
 
     def finish(self) -> dict[str, Any]:
@@ -383,11 +396,11 @@ class Request:
         """Bytes of this request, in frames of a good size."""
         for start in range(0, len(data), wire.CHUNK):
             piece = data[start : start + wire.CHUNK]
-            self._worker._send(wire.pack_frame(wire.DATA, self._stream, piece))
+            self._worker._send(wire.pack_frame(wire.DATA, self.stream, piece))
 
     def end(self) -> None:
         """No more bytes."""
-        self._worker._send(wire.pack_frame(wire.END, self._stream))
+        self._worker._send(wire.pack_frame(wire.END, self.stream))
 
     def send_rows(self, rows: list[Any]) -> None:
         """A compressed listing, with its end."""

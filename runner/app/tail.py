@@ -90,6 +90,7 @@ class _Follower:
         )
 
     def run(self, worker: Worker) -> RunOnHost:
+        begin: dict[str, Any] = {"from": self._offset}
         request = worker.open(
             "tail",
             run=self._ref.id,
@@ -98,7 +99,7 @@ class _Follower:
             lines=None if self.began else self._lines,
             cuts=True,
             held=self._offset if self.began else 0,
-            **{"from": self._offset},
+            **begin,
         )
         for kind, payload in request.frames():
             if kind == wire.EVENT:

@@ -28,6 +28,7 @@ from runner.errors import (
     WorkerError,
     WrongState,
 )
+from runner.inboxes import LIMIT_BYTES
 from runner.model import Host
 from tests.helpers.hostile_worker import Frame, hostile_host
 from tests.helpers.local_worker import LocalWorker
@@ -90,6 +91,40 @@ def test_conversation_outlives_silence_of_both_sides(local_worker: LocalWorker) 
         began = time.monotonic()
         wait_for(lambda: time.monotonic() - began > 3, 5, "a while without a request")
         assert worker.call("info")[0]["workspace"]
+
+
+def test_who_reads_slowly_gets_all_of_it_and_loses_no_link(local_worker: LocalWorker) -> None:
+    run = local_worker.python("pass")
+    local_worker.wait(run)
+    size = 4 * LIMIT_BYTES
+    with open(local_worker.workspace / "logs" / run / "rank-0.log", "wb") as file:
+        file.truncate(size)
+    with Worker(LOCAL, patience_s=1.0) as worker:
+        request = worker.open("tail", run=run, rank=0, follow=False)
+        wait_for(lambda: worker._inboxes.full, 20, "a reader that waits")
+        began = time.monotonic()
+        wait_for(lambda: time.monotonic() - began > 3, 5, "nobody to read")
+        came = sum(
+            len(payload) - wire.TAIL_HEAD.size
+            for kind, payload in request.frames()
+            if kind == wire.DATA
+        )
+    assert came == size
+
+
+def test_streams_read_together_come_each_in_order(local_worker: LocalWorker) -> None:
+    runs = [local_worker.python(f"print('{word}' * 9)") for word in ("a", "b")]
+    for run in runs:
+        local_worker.wait(run)
+    with Worker(LOCAL) as worker:
+        first = worker.open("tail", run=runs[0], rank=0)
+        second = worker.open("tail", beside=first, run=runs[1], rank=0)
+        told = {first: b"", second: b""}
+        for request, kind, payload in worker.frames_of([first, second]):
+            if kind == wire.DATA:
+                told[request] += payload[wire.TAIL_HEAD.size :]
+    assert told == {first: b"aaaaaaaaa\n", second: b"bbbbbbbbb\n"}
+    assert [first.reply["run"]["id"], second.reply["run"]["id"]] == runs
 
 
 def test_killed_worker_program_is_a_lost_link(local_worker: LocalWorker) -> None:

@@ -44,6 +44,7 @@ LAYERS = (
     "code.rules",
     "code.git",
     "endpoint",
+    "inboxes",
     "carriers.*",
     "inventory",
     "store",
