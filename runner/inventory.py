@@ -21,7 +21,6 @@ else:
 from runner.errors import NotFound, SpecError
 from runner.fields import NAME_RULE, Fields, did_you_mean, said, valid_name
 from runner.files import read_regular
-from runner.grammar.recipes import parse_job
 from runner.model import Host, ImagePin, JobSpec, Limits, Project
 
 PROJECT_FILE = "runner.toml"
@@ -49,10 +48,16 @@ def _read_project(root: Path) -> Project:
     for key, value in (("name", name), ("id", project_id)):
         if value is not None and not valid_name(value):
             fields.problem(key, f"is {said(value)}; a name has {NAME_RULE}")
+    code_limit_bytes = fields.size("code_limit", Project.code_limit_bytes)
+    if code_limit_bytes == 0:
+        fields.problem("code_limit", "is nothing; it must be a size such as '2g'")
     fields.finish()
     by_path = hashlib.sha256(str(root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
     return Project(
-        root=root, id=project_id or f"path-{by_path[:12]}", name=name or folder_name(root)
+        root=root,
+        id=project_id or f"path-{by_path[:12]}",
+        name=name or folder_name(root),
+        code_limit_bytes=code_limit_bytes or Project.code_limit_bytes,
     )
 
 
@@ -314,6 +319,8 @@ def job_names(project: Project) -> list[str]:
 
 def read_job(project: Project, name: str) -> JobSpec:
     """The job of that name. Raises SpecError, with the nearest name when there is none."""
+    from runner.grammar.recipes import parse_job  # most commands read no job
+
     path = project.root / "agents" / f"{name}.toml"
     known = job_names(project)
     if name not in known:

@@ -102,3 +102,5 @@ class Project:
     root: Path
     id: str
     name: str
+    code_limit_bytes: int = 500 * 10**6
+    """How much code may travel in all."""

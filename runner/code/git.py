@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-GIT_LIMIT_S = 30
+from runner.code import diff
+from runner.code.complaints import shown
+
+LIMIT_S = 30.0
+DIFF_LIMIT_S = 10.0
+"""Beyond the time that everything else took."""
+DIFF_BYTES = 1 << 20
+_MOST_BYTES = 512 << 20
+_READ_DIFF_BYTES = 16 << 20
+"""Of a diff with what does not travel; that is only known in the end."""
+_DIFF = (
+    *("diff-index", "-p", "--binary", "--no-ext-diff", "--no-textconv", "--no-renames"),
+    *("--irreversible-delete", "--no-color", "--submodule=short", "--ignore-submodules=dirty"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "--relative", "HEAD", "--", "."),
+)
+_STATUS = (
+    *("status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=all"),
+    *("-z", "--", "."),
+)
+_IGNORED = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
 
 
 class Git:
@@ -16,73 +36,233 @@ class Git:
 
     def __init__(self, root: Path, facts: bool = True) -> None:
         self._root = root
-        words = ("status", "--porcelain=v2", "--branch", "-z", "--", ".")
-        self._status = self._start(*words) if facts else None
+        self.top = work_tree_of(root)
+        """The work tree's root, also where git cannot read it; None: there is none."""
+        self.problem: str | None = None
+        """Why git cannot say what it ignores, though there is a repository."""
+        self._status = self._diff = None
+        if facts and self.top is not None:
+            self._status = self._start(_STATUS, _MOST_BYTES)
+            self._diff = self._start(_DIFF, _READ_DIFF_BYTES)
 
     def stop(self) -> None:
         """Nobody wants the facts any more."""
-        if self._status is not None:
-            self._status.kill()
-            self._status.communicate()
+        for process in (self._status, self._diff):
+            if process is not None:
+                process.stop()
 
-    def ignored(self) -> frozenset[str] | None:
+    def ignored(self) -> set[str] | None:
         """Ignored paths relative to the root, folders with a `/` for all below them.
 
         None where git cannot say, and where the whole root is ignored: then it is only by chance
         inside somebody's work tree (a home folder kept in git).
         """
-        words = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
-        done = self._finish(self._start(*words))
-        found = frozenset((done or "").split("\0")) - {""}
-        return None if done is None or "./" in found else found
+        if self.top is None:
+            return None
+        try:
+            done = subprocess.run(
+                _argv(_IGNORED),
+                cwd=self._root,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except FileNotFoundError:
+            self.problem = "git is not installed here"
+            return None
+        except subprocess.TimeoutExpired:
+            self.problem = f"it did not answer within {LIMIT_S:.0f} s"
+            return None
+        except OSError as error:
+            self.problem = error.strerror
+            return None
+        if done.returncode != 0:
+            self.problem = _reason(done.stderr)
+            return None
+        found = set(os.fsdecode(done.stdout).split("\0")) - {""}
+        return None if "./" in found else found
 
-    def facts(self) -> dict[str, Any]:
-        """{"commit", "branch", "edited"}: the last is how many files differ from the commit."""
-        done = self._finish(self._status)
-        if done is None:
+    def why_ignored(self, paths: Iterable[str]) -> dict[str, str]:
+        """`FILE:LINE: PATTERN` for each path that one line leaves out."""
+        given = b"".join(os.fsencode(path) + b"\0" for path in paths)
+        try:
+            done = subprocess.run(
+                _argv(("check-ignore", "--verbose", "-z", "--stdin")),
+                cwd=self._root,
+                env=_environment(),
+                input=given,
+                capture_output=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
             return {}
-        out: dict[str, Any] = {"commit": None, "branch": None, "edited": 0}
-        for line in self._entries(done):
+        words = os.fsdecode(done.stdout).split("\0")[:-1]
+        rows = zip(*(iter(words),) * 4, strict=False)
+        return {
+            path: shown(f"{self._from_root(file)}:{line}: {pattern}")
+            for file, line, pattern, path in rows
+            if not pattern.startswith("!")
+        }
+
+    def facts(self, travels: Callable[[str], bool]) -> tuple[dict[str, Any], bytes | None]:
+        """`code` of a Snapshot as far as git knows it, and the diff.
+
+        travels: whether a path is part of the snapshot; only those count.
+        """
+        if self._status is None or self.top is None:
+            return {}, None
+        done = self._status.output(LIMIT_S)
+        if done is None:
+            return {}, None
+        out: dict[str, Any] = {"commit": None, "branch": None, "edited": 0, "untracked": 0}
+        above = self._prefix()
+        for line in _entries(os.fsdecode(done)):
             if line.startswith("# branch.oid ") and "(initial)" not in line:
                 out["commit"] = line[13:]
             elif line.startswith("# branch.head "):
                 out["branch"] = line[14:]
             elif not line.startswith("#"):
-                out["edited"] += 1
-        return out
+                path = _path_of(line).removeprefix(above).removesuffix("/")
+                if travels(path) or not os.path.lexists(os.path.join(self._root, path)):
+                    out["edited"] += 1
+                    out["untracked"] += line.startswith("? ")
+        out["diff_bytes"], text = self._read_diff(travels)
+        return out, text
 
-    def _entries(self, text: str) -> Iterator[str]:
-        parts = iter(text.split("\0"))
-        for part in parts:
-            if not part:
-                continue
-            yield part
-            if part.startswith("2 "):
-                # a rename is followed by the name it had
-                next(parts, None)
+    def _read_diff(self, travels: Callable[[str], bool]) -> tuple[int | None, bytes | None]:
+        """How large it is, and the diff itself where it is not too large."""
+        raw = self._diff.output(DIFF_LIMIT_S) if self._diff is not None else None
+        if self._diff is None or raw is None:
+            return None, None
+        if self._diff.size > _READ_DIFF_BYTES:
+            return self._diff.size, None
+        found = diff.filtered(raw, lambda path: travels(os.fsdecode(path)))
+        return len(found), found if len(found) <= DIFF_BYTES else None
 
-    def _start(self, *words: str) -> subprocess.Popen[bytes] | None:
-        argv = ["git", "-c", "core.quotePath=false", "-c", "core.fsmonitor=false", *words]
-        env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    def _prefix(self) -> str:
+        """The root from the work tree's on, with a `/`, as status names paths."""
+        inside = os.path.relpath(os.path.realpath(self._root), self.top)
+        return "" if inside == "." else inside + "/"
+
+    def _from_root(self, file: str) -> str:
+        """A rule file of the work tree, as seen from the root; another one as it is."""
+        if os.path.isabs(file) or self.top is None:
+            return shown(file)
+        return shown(os.path.relpath(os.path.join(self.top, file), os.path.realpath(self._root)))
+
+    def _start(self, words: Iterable[str], most: int) -> _Process | None:
         try:
-            return subprocess.Popen(
-                argv,
-                cwd=self._root,
-                env=dict(env, GIT_OPTIONAL_LOCKS="0"),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
+            return _Process(words, self._root, most)
         except OSError:
             return None
 
-    def _finish(self, child: subprocess.Popen[bytes] | None) -> str | None:
-        if child is None:
+
+class _Process:
+    """A git process under way, whose output is read as it comes."""
+
+    def __init__(self, words: Iterable[str], cwd: Path, most: int) -> None:
+        """most: how many bytes of its output are kept; `size` counts all."""
+        self.size = 0
+        self._most = most
+        self._parts: list[bytes] = []
+        self._child = subprocess.Popen(
+            _argv(words),
+            cwd=cwd,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def output(self, timeout_s: float) -> bytes | None:
+        """What it printed; None when it failed or is not done in time."""
+        self._reader.join(timeout_s)
+        if self._reader.is_alive():
+            self.stop()
             return None
-        try:
-            out, _ = child.communicate(timeout=GIT_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.communicate()
+        return b"".join(self._parts) if self._child.wait() == 0 else None
+
+    def stop(self) -> None:
+        """End it, if it is still there."""
+        self._child.kill()
+        self._child.wait()
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        with self._child.stdout as pipe:
+            while block := os.read(pipe.fileno(), 1 << 16):
+                self.size += len(block)
+                if self.size <= self._most:
+                    self._parts.append(block)
+
+
+def work_tree_of(root: Path) -> str | None:
+    """The nearest folder upward with a `.git` in it, whatever that is."""
+    place = os.path.realpath(root)
+    while not os.path.lexists(os.path.join(place, ".git")):
+        above = os.path.dirname(place)
+        if above == place:
             return None
-        return os.fsdecode(out) if child.returncode == 0 else None
+        place = above
+    return place
+
+
+def global_rules_file() -> str | None:
+    """The user's own rule file for all repositories."""
+    try:
+        done = subprocess.run(
+            _argv(("config", "--type=path", "--get", "core.excludesFile")),
+            cwd="/",
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        if done.returncode == 0:
+            return os.fsdecode(done.stdout.removesuffix(b"\n")) or None
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return os.path.join(folder, "git", "ignore")
+
+
+def _argv(words: Iterable[str]) -> list[str]:
+    return ["git", "-c", "core.quotePath=false", "-c", "core.fsmonitor=false", *words]
+
+
+def _environment() -> dict[str, str]:
+    """Ours without what leads git elsewhere, as a hook's has it."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return dict(env, GIT_OPTIONAL_LOCKS="0", LC_ALL="C")
+
+
+def _reason(stderr: bytes) -> str | None:
+    """The first line of what git complains of; None where the folder is not really inside."""
+    text = shown(os.fsdecode(stderr.strip().partition(b"\n")[0])).removeprefix("fatal: ")
+    # the second: a folder above is ignored; ls-files calls that an internal error
+    is_outside = "up to mount point" in text or "not superset of prefix" in text
+    return None if is_outside else text or "it failed"
+
+
+def _entries(text: str) -> Iterator[str]:
+    parts = iter(text.split("\0"))
+    for part in parts:
+        if not part:
+            continue
+        yield part
+        if part.startswith("2 "):
+            # a rename is followed by the name it had
+            next(parts, None)
+
+
+def _path_of(line: str) -> str:
+    """The path in a line of `status --porcelain=v2`."""
+    fields_before = {"1": 8, "2": 9, "u": 10}.get(line[0], 1)
+    return line.split(" ", fields_before)[-1]

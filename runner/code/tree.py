@@ -1,65 +1,67 @@
 """The project folder as a snapshot: which files travel, and what they are.
 
-A snapshot is the folder whole, minus git's ignore rules, then `.runnerignore`'s (which may bring
-back with `!`), minus what is never sent. Inside a git work tree git itself says what it ignores;
-elsewhere, or where git cannot, .gitignore files are read here with the same meaning.
+A snapshot is the folder whole, minus git's ignore rules, then those of `.runnerignore` (which may
+bring back with `!`), minus what is never sent. Inside a git work tree git itself says what it
+ignores; elsewhere, or where git cannot, .gitignore files are read here with the same meaning.
+What hardly is code (`guard.py`) is refused by its name and size, before any content is read.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from runner import wire
+from runner.code import guard
+from runner.code.complaints import RUNNERIGNORE, shown, unreadable
+from runner.code.digests import Digests
 from runner.code.git import Git
-from runner.code.rules import RUNNERIGNORE, Rules, read_spec
+from runner.code.rules import GITIGNORE, Rules, read_rules
+from runner.code.walk import NO_FILE, File, Found, Row, count_left_out, explained, walk
 from runner.errors import SpecError
 from runner.files import open_regular
-from runner.manifest import Snapshot
+from runner.manifest import LeftOut, Snapshot
+from runner.model import Project
 
-NEVER_ANYWHERE = (".git", ".venv", "__pycache__", ".runner", "*.egg-info")
-NEVER_AT_ROOT = ("results", "build", "dist", "hosts")
-DEEPEST = 200
+CACHE = os.path.join(".runner", "digests")
 _BLOCK = 1 << 20
 
-Row = tuple[Any, ...]
 
+def read_snapshot(
+    root: Path,
+    cache: Path | None = Path(CACHE),
+    *,
+    limit_bytes: int = Project.code_limit_bytes,
+    explain: bool = False,
+) -> Snapshot:
+    """The project folder as it is now. Raises SpecError for what cannot or should not travel.
 
-@dataclass
-class _Walk:
-    root: str
-    rules: Rules
-    rows: list[Row] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
-    left_out: int = 0
-    """Whatever did not travel, for whatever cause."""
-
-    def leave_out(self, rule: str) -> None:
-        self.skipped[rule] = self.skipped.get(rule, 0) + 1
-        self.left_out += 1
-
-
-def read_snapshot(root: Path) -> Snapshot:
-    """The project folder as it is now. Raises SpecError for what cannot travel."""
-    read_spec(os.path.join(root, ".gitignore"))  # git would wait for a FIFO
+    cache: what is known of unchanged files, below the root; None: every file is read.
+    explain: `left_out` is wanted, which costs a question to git.
+    """
+    top = os.fspath(root)
+    read_rules(os.path.join(top, GITIGNORE))  # git would wait for a FIFO
     git = Git(root)
     try:
-        walk = _Walk(os.fspath(root), Rules(os.fspath(root), git))
-        _walk(walk, "", None)
-    except BaseException:
+        rules = Rules(top, git)
+        found = walk(top, rules)
+        guard.check(found.files, limit_bytes)
+        rows = tuple(sorted([*found.rows, *_file_rows(top, found.files, cache)]))
+        said, diff = git.facts({row[0] for row in rows}.__contains__)
+    finally:
         git.stop()
-        raise
-    rows = tuple(sorted(walk.rows, key=lambda row: str(row[0])))
-    files = [row for row in rows if row[1] == "f"]
-    code = dict(git.facts(), files=len(files), bytes=sum(row[3] for row in files))
-    skipped = tuple(f"{count} by {rule}" for rule, count in sorted(walk.skipped.items()))
-    return Snapshot(rows, wire.tree_digest(rows), code, skipped)
+    return Snapshot(
+        rows=rows,
+        digest=wire.tree_digest(rows),
+        code=dict(said, files=len(found.files), bytes=sum(row[3] for row in rows)),
+        skipped=count_left_out(found),
+        left_out=tuple(LeftOut(*pair) for pair in explained(found, rules)) if explain else (),
+        warnings=(*rules.warnings, *_no_files(found)),
+        diff=diff,
+    )
 
 
 def read_content(root: Path, path: str, size: int, digest: str) -> Iterator[bytes]:
@@ -77,104 +79,69 @@ def read_content(root: Path, path: str, size: int, digest: str) -> Iterator[byte
                 yield block
             longer = file.read(1)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if longer or found.hexdigest() != digest:
-        raise SpecError(f"{_shown(path)} changed while it was sent; type the same words again")
+        raise SpecError(f"{shown(path)} changed while it was sent; type the same words again")
 
 
-def _walk(walk: _Walk, folder: str, inherited: str | None) -> bool:
-    """Take in a folder; whether anything of it travels.
+def _file_rows(root: str, files: list[File], cache: Path | None) -> list[Row]:
+    digests = Digests(None if cache is None else os.path.join(root, cache))
+    rows: list[Row] = []
+    secrets: list[tuple[str, str]] = []
+    for file in files:
+        known = digests.known(file.path, file.stat)
+        if known is not None:
+            rows.append(_row(file.path, file.stat, known))
+            continue
+        state, digest, begin = _read_file(root, file)
+        rows.append(_row(file.path, state, digest))
+        kind = guard.secret_by_content(file.path, begin)
+        if kind is None:
+            digests.keep(file.path, state, digest)
+        elif not file.is_asked_for:
+            secrets.append((file.path, kind))
+    guard.refuse_secrets(secrets)
+    digests.save()
+    return rows
 
-    inherited: the file whose rule leaves the folder out, when only what is brought back travels.
-    """
-    any_row = False
-    if folder.count("/") >= DEEPEST:
-        raise SpecError(
-            f"{_shown(folder[:100])}… goes on for more than {DEEPEST} folders",
-            f"leave it out by a line in {RUNNERIGNORE}; nothing was sent",
-        )
+
+def _row(path: str, state: os.stat_result, digest: str) -> Row:
+    mode = 0o755 if state.st_mode & stat.S_IXUSR else 0o644
+    return (path, "f", mode, state.st_size, digest)
+
+
+def _read_file(root: str, file: File) -> tuple[os.stat_result, str, bytes]:
+    """A file as it was when it was read, its digest, and the first of its bytes."""
+    full = os.path.join(root, file.path)
     try:
-        entries = sorted(os.scandir(os.path.join(walk.root, folder)), key=lambda entry: entry.name)
-    except OSError as error:
-        raise _unreadable(folder, error) from error
-    walk.rules.enter(folder)
-    for entry in entries:
-        path = f"{folder}/{entry.name}" if folder else entry.name
-        if _never(path):
-            walk.left_out += 1
-            continue
-        is_folder = entry.is_dir(follow_symlinks=False)
-        rule = walk.rules.why_ignored(path, is_folder, inherited)
-        if rule is not None and not (is_folder and walk.rules.may_bring_back):
-            walk.leave_out(rule)
-            continue
-        if is_folder:
-            left_out = walk.left_out
-            if _walk(walk, path, rule):
-                any_row = True
-            elif rule is None and walk.left_out == left_out:
-                # really empty; git takes one of whose contents nothing travels for left out itself
-                walk.rows.append((path, "d", 0, 0, ""))
-                any_row = True
-        elif entry.is_symlink():
-            walk.rows.append(_link_row(walk.root, path))
-            any_row = True
-        elif entry.is_file(follow_symlinks=False):
-            walk.rows.append(_file_row(walk.root, path))
-            any_row = True
-        else:
-            walk.leave_out("not a file")
-    return any_row
-
-
-def _file_row(root: str, path: str) -> Row:
-    full = os.path.join(root, path)
-    for _ in range(2):
-        try:
-            with open_regular(full) as file:
-                before = os.fstat(file.fileno())
-                digest = hashlib.sha256()
-                while block := file.read(_BLOCK):
+        expected = file.stat
+        for _ in range(2):
+            with open_regular(full) as opened:
+                before = os.fstat(opened.fileno())
+                begin = opened.read(_BLOCK)
+                digest = hashlib.sha256(begin)
+                while block := opened.read(_BLOCK):
                     digest.update(block)
-                after = os.fstat(file.fileno())
-        except OSError as error:
-            raise _unreadable(path, error) from error
-        if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
-            mode = 0o755 if after.st_mode & stat.S_IXUSR else 0o644
-            return (path, "f", mode, after.st_size, digest.hexdigest())
+                after = os.fstat(opened.fileno())
+            # another file in its place may be one that a link leads to
+            if _signs(before) == _signs(after) and os.path.samestat(before, expected):
+                return after, digest.hexdigest(), begin
+            expected = os.lstat(full)
+    except OSError as error:
+        raise unreadable(file.path, error) from error
     raise SpecError(
-        f"{_shown(path)} changes while it is read; leave it out by a line in {RUNNERIGNORE}"
+        f"{shown(file.path)} changes while it is read; leave it out by a line in {RUNNERIGNORE}"
     )
 
 
-def _link_row(root: str, path: str) -> Row:
-    target = os.readlink(os.path.join(root, path))
-    depth = path.count("/")
-    leaves = target.startswith("/")
-    for part in target.split("/"):
-        depth += -1 if part == ".." else 0 if part in ("", ".") else 1
-        leaves = leaves or depth < 0
-    if leaves:
-        raise SpecError(
-            f"{_shown(path)} is a link that leaves the project (to {_shown(target)})",
-            f"leave it out by a line in {RUNNERIGNORE}; nothing was sent",
-        )
-    return (path, "l", 0, 0, target)
+def _signs(state: os.stat_result) -> tuple[int, int, int]:
+    return (state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
-def _never(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    if any(fnmatch.fnmatchcase(name, pattern) for pattern in NEVER_ANYWHERE):
-        return True
-    return path in NEVER_AT_ROOT
-
-
-def _unreadable(path: str, error: OSError) -> SpecError:
-    return SpecError(
-        f"{_shown(path or '.')} cannot be read: {error.strerror}",
-        f"leave it out by a line in {RUNNERIGNORE}; nothing was sent",
-    )
-
-
-def _shown(path: str) -> str:
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+def _no_files(found: Found) -> list[str]:
+    """What to say of pipes, sockets and the like."""
+    names = [shown(path) for path, cause in found.left_out if cause == NO_FILE]
+    if not names:
+        return []
+    rest = f" and {len(names) - guard.NAMED} more" if len(names) > guard.NAMED else ""
+    return [f"left out, as no file: {', '.join(names[: guard.NAMED])}{rest}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from runner.code import tree
 from runner.errors import SpecError
-from runner.manifest import Snapshot
+from runner.manifest import LeftOut, Snapshot
 
 pytestmark = pytest.mark.usefixtures("git")
 AS_SOMEBODY = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
@@ -92,6 +93,25 @@ def test_rules_of_the_repository_above_and_of_the_user_count(root: Path, tmp_pat
     assert travel(root / "p") == ["a.py"]
 
 
+def test_case_of_names_is_as_git_is_told(root: Path) -> None:
+    put(root, "A.LOG", "b.log", "c.py")
+    put(root, ".gitignore", text="*.log\n")
+    git(root, "config", "core.ignorecase", "true")
+    assert travel(root) == [".gitignore", "c.py"]
+    git(root, "config", "core.ignorecase", "false")
+    assert travel(root) == [".gitignore", "A.LOG", "c.py"]
+
+
+def test_rule_file_that_is_a_link_or_a_folder_has_no_rules(root: Path) -> None:
+    put(root, "a.py", "b.log", "sub/c.log", "rules", text="*.log\n")
+    (root / ".gitignore").symlink_to("rules")
+    (root / "sub" / ".gitignore").mkdir()
+    expected = [".gitignore", "a.py", "b.log", "rules", "sub/.gitignore", "sub/c.log"]
+    assert travel(root) == expected
+    shutil.rmtree(root / ".git")
+    assert travel(root) == expected
+
+
 def test_runnerignore_comes_after_git_and_brings_back(root: Path) -> None:
     put(root, "data/keep.csv", "data/big/x", "data/big/keep.csv", "tracked.py", "a.py")
     put(root, ".gitignore", text="data/\n")
@@ -132,6 +152,12 @@ def test_submodule_travels_with_its_files(root: Path, tmp_path: Path) -> None:
     git(root, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(lib), "lib")
     put(root, "lib/more.o", "a.py")
     assert travel(root) == [".gitmodules", "a.py", "lib/.gitignore", "lib/b.py"]
+    (root / "lib" / ".git").write_text("gitdir: /nowhere\n")
+    snapshot = tree.read_snapshot(root)
+    assert names(snapshot) == [".gitmodules", "a.py", "lib/.gitignore", "lib/b.py"]
+    assert [text.partition(" (")[0] for text in snapshot.warnings] == [
+        "lib/.git is of no use to git"
+    ]
 
 
 def test_project_that_an_outer_repository_ignores_is_read_by_its_own_rules(
@@ -140,6 +166,13 @@ def test_project_that_an_outer_repository_ignores_is_read_by_its_own_rules(
     put(root, ".gitignore", text="*\n")
     put(root, "p/a.py", "p/data/x", "p/sub/y.log")
     put(root, "p/.gitignore", text="data/\n*.log\n")
+    assert travel(root / "p") == [".gitignore", "a.py"]
+    assert tree.read_snapshot(root / "p").warnings == ()
+    put(root, "p/sub/deep/b.py", "p/sub/deep/b.log")
+    assert travel(root / "p" / "sub" / "deep") == ["b.log", "b.py"]
+    assert tree.read_snapshot(root / "p" / "sub" / "deep").warnings == ()
+    shutil.rmtree(root / "p" / "sub")
+    (root / ".git" / "HEAD").unlink()
     assert travel(root / "p") == [".gitignore", "a.py"]
 
 
@@ -157,6 +190,9 @@ def test_broken_repository_is_read_by_its_rule_files(root: Path, broken: str) ->
     else:
         (root / ".git" / broken).write_text("\0nonsense[")
     assert travel(root) == [".gitignore", "a.py"]
+    (warning,) = tree.read_snapshot(root).warnings
+    assert warning.startswith(".git is of no use to git (")
+    assert warning.endswith("; the .gitignore files are read without it")
 
 
 def test_without_git_installed_the_rules_are_the_same(
@@ -168,6 +204,8 @@ def test_without_git_installed_the_rules_are_the_same(
     with_git = travel(root)
     monkeypatch.setenv("PATH", "/nowhere")
     assert travel(root) == with_git == [".gitignore", "a.py", "sub/.gitignore", "sub/keep.log"]
+    (warning,) = tree.read_snapshot(root).warnings
+    assert "git is not installed here" in warning
 
 
 def test_git_variables_of_a_hook_do_not_lead_elsewhere(
@@ -199,15 +237,148 @@ def test_facts_of_the_code(root: Path) -> None:
     git(root, "add", ".")
     git(root, "commit", "-qm", "1")
     commit = git(root, "rev-parse", "HEAD").strip()
-    clean = {"commit": commit, "branch": "main", "edited": 0, "files": 4, "bytes": 4}
+    clean = {"commit": commit, "branch": "main", "edited": 0, "untracked": 0, "diff_bytes": 0}
+    clean |= {"files": 4, "bytes": 4}
     assert tree.read_snapshot(root).code == clean
     put(root, "a", text="zz")
     git(root, "mv", "b", "2 b")
     (root / "c").unlink()
     put(root, "? new")
-    assert tree.read_snapshot(root).code == clean | {"edited": 4, "bytes": 5}
+    put(root, "away/x", "away/y", ".runnerignore", text="away/\n")
+    put(root, "fresh/x", "fresh/y")
+    snapshot = tree.read_snapshot(root)
+    assert snapshot.diff is not None
+    assert snapshot.code == clean | {
+        "edited": 7,
+        "untracked": 4,
+        "files": 7,
+        "bytes": 13,
+        "diff_bytes": len(snapshot.diff),
+    }
     git(root, "checkout", "-q", "--detach")
     assert tree.read_snapshot(root).code["branch"] == "(detached)"
+
+
+def test_each_path_left_out_has_its_rule(root: Path, tmp_path: Path) -> None:
+    put(root, "p/a.py", "p/data/x/y", "p/logs/b.log", "p/sub/c.tmp", "p/lib/d.o", "p/lib/d.c")
+    put(root, "p/one.py", "p/results/r", "p/mine", "p/here", "p/above/x", "p/kept.log")
+    put(root, ".gitignore", text="/p/above/\n")
+    put(root, ".git/info/exclude", text="\nhere\n")
+    put(root, "p/.gitignore", text="data/\n*.log\n!kept.log\n")
+    put(root, "p/sub/.gitignore", text="*.tmp  \n")
+    put(root, "p/.runnerignore", text="# not there\none.*\n!kept.log\n")
+    put(root, "p/lib/.gitignore", text="*.o\n")
+    put(tmp_path, "config/git/ignore", text="mine\n")
+    git(root / "p" / "lib", "init", "-q")
+    snapshot = tree.read_snapshot(root / "p", explain=True)
+    assert {item.path: item.rule for item in snapshot.left_out} == {
+        "above/": "../.gitignore:1: /p/above/",
+        "data/": ".gitignore:1: data/",
+        "here": "../.git/info/exclude:2: here",
+        "lib/.git/": "runner itself",
+        "lib/d.o": "lib/.gitignore:1: *.o",
+        "logs/": ".gitignore:2: *.log",
+        "mine": f"{tmp_path}/config/git/ignore:1: mine",
+        "one.py": ".runnerignore:2: one.*",
+        "results/": "runner itself",
+        "sub/c.tmp": "sub/.gitignore:1: *.tmp",
+    }
+    assert snapshot.skipped == ("7 by .gitignore", "1 by .runnerignore")
+    assert tree.read_snapshot(root / "p").left_out == ()
+
+
+def test_folder_of_which_nothing_travels_has_the_rule_of_its_contents(root: Path) -> None:
+    put(root, "d/e/x", "a.py")
+    put(root, ".gitignore", text="*\n!*/\n!a.py\n!.gitignore\n")
+    snapshot = tree.read_snapshot(root, explain=True)
+    assert names(snapshot) == [".gitignore", "a.py"]
+    assert [item for item in snapshot.left_out if item.path == "d/"] == [
+        LeftOut("d/", ".gitignore:1: *")
+    ]
+
+
+def test_the_diff_is_of_what_travels(root: Path) -> None:
+    put(
+        root,
+        "a.py",
+        "odd \u00fc\t.py",
+        "b",
+        "gone",
+        "away/secret",
+        "typed",
+        "same",
+        "e",
+        text="1\n",
+    )
+    put(root, ".runnerignore", text="away/\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "1")
+    put(root, "a.py", "odd \u00fc\t.py", "away/secret", text="diff --git a/x b/x\nunsent\n")
+    (root / "b").write_bytes(b"\0\xff" * 100)
+    (root / "gone").unlink()
+    (root / "typed").unlink()
+    (root / "typed").symlink_to("a.py")
+    (root / "e").chmod(0o755)
+    os.utime(root / "same", (1, 1))
+    put(root, "new.py")
+    snapshot = tree.read_snapshot(root)
+    assert snapshot.diff is not None
+    heads = [line for line in snapshot.diff.split(b"\n") if line.startswith(b"diff --git")]
+    assert heads == [
+        b"diff --git a/a.py b/a.py",
+        b"diff --git a/b b/b",
+        b"diff --git a/e b/e",
+        b"diff --git a/gone b/gone",
+        'diff --git "a/odd \u00fc\\t.py" "b/odd \u00fc\\t.py"'.encode(),
+        b"diff --git a/typed b/typed",
+        b"diff --git a/typed b/typed",
+    ]
+    assert b"away" not in snapshot.diff
+    assert b"GIT binary patch" in snapshot.diff
+    assert snapshot.diff.count(b"unsent") == 2
+    assert b"-1" not in snapshot.diff[snapshot.diff.index(b"a/gone") :].split(b"diff --git")[0]
+    assert snapshot.code["diff_bytes"] == len(snapshot.diff)
+
+
+def test_the_diff_is_seen_from_the_project(root: Path) -> None:
+    put(root, "p/a", "p/away", "other", text="1\n")
+    put(root, "p/.runnerignore", text="away\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "1")
+    put(root, "p/a", "p/away", "other", text="2\n")
+    snapshot = tree.read_snapshot(root / "p")
+    assert snapshot.diff is not None
+    assert snapshot.diff.startswith(b"diff --git a/a b/a\n")
+    assert b"other" not in snapshot.diff
+    assert (snapshot.code["edited"], snapshot.code["untracked"]) == (1, 0)
+
+
+def test_a_large_diff_is_not_kept(root: Path) -> None:
+    put(root, "a")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "1")
+    put(root, "a", text="line\n" * 400_000)
+    snapshot = tree.read_snapshot(root)
+    assert snapshot.diff is None
+    assert snapshot.code["diff_bytes"] > 2_000_000
+
+
+def test_the_diff_runs_nothing_that_is_configured(root: Path, tmp_path: Path) -> None:
+    put(root, "a.txt", text="1\n")
+    put(root, ".gitattributes", text="*.txt diff=mine\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "1")
+    ran = tmp_path / "ran"
+    for name in ("diff.mine.textconv", "diff.mine.command", "diff.external", "core.pager"):
+        git(root, "config", name, f"touch {ran}; cat")
+    git(root, "config", "core.fsmonitor", f"touch {ran}; false")
+    git(root, "config", "diff.noprefix", "true")
+    git(root, "config", "color.ui", "always")
+    put(root, "a.txt", text="2\n")
+    snapshot = tree.read_snapshot(root)
+    assert snapshot.diff is not None
+    assert snapshot.diff.endswith(b"--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-1\n+2\n")
+    assert not ran.exists()
 
 
 def test_names_of_odd_bytes_are_ignored_like_others(root: Path) -> None:
@@ -239,12 +410,58 @@ def test_file_that_changes_while_it_is_read_is_named(root: Path) -> None:
 
 # the same meaning with git and without
 
-PARTS = ["a", "b", "data", "x.log", "y.py", "a b", "[z]", "#h", "!n", ".e", "ü"]
+PARTS = ["a", "b", "data", "x.log", "y.py", "a b", "[z]", "#h", "!n", ".e", "ü", "a ", "z9", "-"]
+PARTS += ["a\\", "\udcff", "tab\t", "cr\r", "A", "]"]
 RULES = [
     *("a", "b/", "/data", "data/", "*.log", "!x.log", "a/b", "/a/*", "!/a/b", "**/b", "a/**"),
     *("a/**/x.log", "*.py", "!y.py", "[ab]", "[!ab]", "?", "data/*.log", "!data/", "\\#h", "\\!n"),
     *("# a comment", "", "a b", "a\\ b", "*", "!*/", "!*.py", ".*", "\\[z\\]", "/*/b", "**", "ü"),
     *("b/**", "!b/a", "*/", "a*", "!a*", "data/**/b", "/x.log", "*.l[o-p]g", "a/", "!a/", "b "),
+    *(
+        "a\\ ",
+        "a  ",
+        "!a\\ ",
+        "data  ",
+        "tab\t",
+        "cr\r",
+        "a\r",
+        "a/\r",
+        "\r",
+        "\udcff",
+        "!\udcff",
+        "[\x80-\xff]",
+    ),
+    *("[[:alpha:]]", "![[:digit:]]", "*[[:digit:]]", "[[:alpha:]", "[[:none:]]", "[b-a]", "[]a]"),
+    *(
+        "[!]a]",
+        "[^a]",
+        "[a\\-z]",
+        "[\\]]",
+        "[a-",
+        "[",
+        "a\\",
+        "a\\\\",
+        "*\\",
+        "!",
+        "/",
+        "//",
+        "data**/b",
+    ),
+    *(
+        "da**",
+        "**/**",
+        "***/b",
+        "a/**b",
+        "/**/x.log",
+        "a**/",
+        "\\a",
+        "\\-",
+        "-",
+        "z?",
+        "?9",
+        "*/*",
+        "a//b",
+    ),
 ]
 
 
@@ -256,12 +473,16 @@ def grow_tree(root: Path, rng: random.Random) -> None:
     folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
     for folder in rng.sample(folders, min(len(folders), rng.randrange(1, 4))):
         rules = rng.choices(RULES, k=rng.randrange(1, 7))
-        (folder / ".gitignore").write_text("\n".join(rules) + rng.choice(["", "\n"]))
+        text = rng.choice(["\n", "\n", "\r\n"]).join(rules) + rng.choice(["", "\n"])
+        mark = rng.choice([b"", b"", b"\xef\xbb\xbf"])
+        (folder / ".gitignore").write_bytes(mark + text.encode("utf-8", "surrogateescape"))
 
 
 @pytest.mark.parametrize("seeds", [range(50), range(50, 100)], ids=str)
 def test_rules_mean_without_git_what_they_mean_to_git(tmp_path: Path, seeds: range) -> None:
     wrong = []
+    (tmp_path / "config" / "git").mkdir(parents=True)
+    (tmp_path / "config" / "git" / "ignore").write_text("*.py\n!a/y.py\n/data/x.log\n")
     for seed in seeds:
         folder = tmp_path / str(seed)
         folder.mkdir()
@@ -273,8 +494,38 @@ def test_rules_mean_without_git_what_they_mean_to_git(tmp_path: Path, seeds: ran
         with_git = tree.read_snapshot(folder).rows
         if without != with_git or {row[0] for row in with_git if row[1] == "f"} != by_git:
             rules = {
-                os.fspath(path.relative_to(folder)): path.read_text()
+                os.fspath(path.relative_to(folder)): path.read_bytes()
                 for path in folder.rglob(".gitignore")
             }
             wrong.append((seed, rules, {row[:2] for row in set(without) ^ set(with_git)}))
     assert not wrong, "\n".join(map(repr, wrong))
+
+
+@pytest.mark.parametrize("seeds", [range(30), range(30, 60)], ids=str)
+def test_rules_of_a_repository_that_git_cannot_read_mean_the_same(
+    tmp_path: Path, seeds: range
+) -> None:
+    """Also those above the project and those kept beside it."""
+    wrong = []
+    compared = 0
+    for seed in seeds:
+        top = tmp_path / str(seed)
+        folder = top / "a" / "data"
+        folder.mkdir(parents=True)
+        rng = random.Random(seed)
+        grow_tree(folder, rng)
+        git(top, "init", "-q")
+        for name in (".git/info/exclude", ".gitignore", "a/.gitignore"):
+            rules = rng.choices([rule for rule in RULES if "\udcff" not in rule], k=1)
+            (top / name).write_text("\n".join(rules))
+        if not git(folder, "ls-files", "-o", "--exclude-standard"):
+            continue  # all of it is left out: then only its own rules count
+        compared += 1
+        with_git = tree.read_snapshot(folder)
+        (top / ".git" / "HEAD").unlink()
+        without = tree.read_snapshot(folder)
+        assert len(without.warnings) == 1
+        if without.rows != with_git.rows:
+            wrong.append((seed, {row[:2] for row in set(without.rows) ^ set(with_git.rows)}))
+    assert not wrong, "\n".join(map(repr, wrong))
+    assert compared > 10

@@ -122,7 +122,7 @@ def local(jump_host: RigHost, fake_gpus: FakeGpus) -> Iterator[Side]:
     # the account may not be allowed to use the interpreter of these tests
     jump_host.run(["/usr/bin/python3", "-m", "venv", "--without-pip", venv])
     (packages,) = venv.glob("lib/python*/site-packages")
-    for name in ("click", "pathspec", "supervisor"):
+    for name in ("click", "supervisor"):
         place = Path(str(importlib.metadata.distribution(name).locate_file(name)))
         shutil.copytree(place, packages / name, ignore=ignored)
     lay_project(project)

@@ -243,6 +243,21 @@ def test_one_bad_job_does_not_block_another(project: Project) -> None:
         inventory.read_jobs(project)
 
 
+def test_how_much_code_may_travel_is_the_projects_to_say(tmp_path: Path) -> None:
+    write(tmp_path / "runner.toml", "")
+    assert inventory.find_project(tmp_path).code_limit_bytes == 500_000_000
+    write(tmp_path / "runner.toml", 'code_limit = "2g"\n')
+    assert inventory.find_project(tmp_path).code_limit_bytes == 2_000_000_000
+
+
+@pytest.mark.parametrize("value", ["2", '"2"', '"0m"', '"-1g"', "true"])
+def test_wrong_code_limit_is_refused(tmp_path: Path, value: str) -> None:
+    write(tmp_path / "runner.toml", f"code_limit = {value}\n")
+    with pytest.raises(SpecError) as caught:
+        inventory.find_project(tmp_path)
+    assert caught.value.message.startswith("runner.toml: code_limit is ")
+
+
 @pytest.mark.parametrize("name", ["runner.toml", "hosts/gpu1.toml", "agents/dqn.toml"])
 def test_a_file_that_is_a_fifo_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
     for folder in ("hosts", "agents"):

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from runner.code import tree
+from runner.code.walk import DEEPEST
 from runner.errors import SpecError
-from runner.manifest import Snapshot
+from runner.manifest import LeftOut, Snapshot
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A folder outside any git work tree."""
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder outside any git work tree, of somebody without rules of their own."""
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "nobody"))
     return tmp_path
 
 
@@ -118,6 +122,74 @@ def test_rule_inside_a_left_out_folder_brings_nothing_back(root: Path) -> None:
     assert names(tree.read_snapshot(root)) == [".gitignore", ".runnerignore"]
 
 
+def test_nested_runnerignore_has_the_last_word_below_its_folder(root: Path) -> None:
+    put(root, "sub/a.csv", "sub/b.csv", "sub/deep/a.csv", "a.csv", "c.py", "sub/c.py")
+    put(root, ".gitignore", text="b.csv\n")
+    put(root, ".runnerignore", text="a.csv\n")
+    put(root, "sub/.runnerignore", text="!/a.csv\n!b.csv\nc.py\n.runnerignore\n")
+    snapshot = tree.read_snapshot(root, explain=True)
+    assert names(snapshot) == [".gitignore", ".runnerignore", "c.py", "sub/a.csv", "sub/b.csv"]
+    assert snapshot.left_out == (
+        LeftOut("a.csv", ".runnerignore:1: a.csv"),
+        LeftOut("sub/.runnerignore", "sub/.runnerignore:4: .runnerignore"),
+        LeftOut("sub/c.py", "sub/.runnerignore:3: c.py"),
+        LeftOut("sub/deep/a.csv", ".runnerignore:1: a.csv"),
+    )
+
+
+def test_runnerignore_in_a_left_out_folder_brings_back_from_it(root: Path) -> None:
+    put(root, "data/keep.csv", "data/big.csv", "data/.gitignore", "other/x")
+    put(root, ".gitignore", text="data/\nother/\n")
+    put(root, "data/.runnerignore", text="!/keep.csv\n")
+    snapshot = tree.read_snapshot(root, explain=True)
+    assert names(snapshot) == [".gitignore", "data/keep.csv"]
+    assert [item.path for item in snapshot.left_out] == [
+        "data/.gitignore",
+        "data/.runnerignore",
+        "data/big.csv",
+        "other/",
+    ]
+
+
+def test_later_line_of_runnerignore_about_a_folder_counts_for_all_below(root: Path) -> None:
+    put(root, "data/a.csv", "data/b", "more/a.csv", "more/b")
+    put(root, ".runnerignore", text="more/\n!*.csv\ndata/\n")
+    assert names(tree.read_snapshot(root)) == [".runnerignore", "more/a.csv"]
+
+
+def test_left_out_folders_are_not_entered_for_what_cannot_be_there(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(root, "data/raw/x/y", "data/keep/deep/z", "other/x", "src/a.key")
+    put(root, ".gitignore", text="data/\nother/\n")
+    put(root, ".runnerignore", text="!/data/keep/**\n!/src/a.key\n!/data/r*\n!/data/raw/[z]/x\n")
+    listed: list[str] = []
+    really = os.scandir
+
+    def scandir(path: str) -> object:
+        listed.append(os.path.relpath(path, root))
+        return really(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = names(tree.read_snapshot(root, None))
+    assert "data/keep/deep/z" in found
+    assert "other" not in listed
+    assert "data/keep/deep" in listed
+
+
+def test_rules_of_the_user_count_without_git_too(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
+    put(home, "git/ignore", text="*.swp\nb\n")
+    put(root, "a", "a.swp", "b")
+    put(root, ".gitignore", text="!b\n")
+    snapshot = tree.read_snapshot(root, explain=True)
+    assert names(snapshot) == [".gitignore", "a", "b"]
+    assert snapshot.left_out == (LeftOut("a.swp", f"{home}/git/ignore:1: *.swp"),)
+
+
 def test_rule_file_from_another_editor_means_the_same(root: Path) -> None:
     put(root, "a.log", "b.log", "x\u2028y", "x", "y")
     (root / ".gitignore").write_bytes(b"\xef\xbb\xbfa.log\r\nb.log\r\n!\nx\xe2\x80\xa8y\n\\\n")
@@ -179,9 +251,15 @@ def test_odd_names_obey_rules_of_the_same_bytes(root: Path) -> None:
 def test_what_is_no_file_is_left_out_and_said(root: Path) -> None:
     put(root, "a")
     os.mkfifo(root / "pipe")
-    snapshot = tree.read_snapshot(root)
+    for number in range(4):
+        os.mkfifo(root / f"pipe{number}")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.fspath(root / "b.sock"))
+        snapshot = tree.read_snapshot(root, explain=True)
     assert names(snapshot) == ["a"]
-    assert snapshot.skipped == ("1 by not a file",)
+    assert snapshot.skipped == ("6 not a file",)
+    assert snapshot.warnings == ("left out, as no file: b.sock, pipe, pipe0 and 3 more",)
+    assert snapshot.left_out[0] == LeftOut("b.sock", "not a file")
 
 
 @pytest.fixture
@@ -214,6 +292,44 @@ def test_what_cannot_be_read_is_named(
     assert "nothing was sent" in caught.value.advice[0]
 
 
+@pytest.mark.parametrize("what", ["file", "folder", "link"])
+def test_what_vanishes_during_the_walk_is_named(
+    root: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(root, "a", "b/c")
+    place = root / "z"
+    {"file": place.touch, "folder": place.mkdir, "link": lambda: place.symlink_to("a")}[what]()
+    really = os.scandir
+
+    def scandir(path: str) -> object:
+        if os.path.basename(path) == "b":
+            place.rmdir() if what == "folder" else place.unlink()
+        return really(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(SpecError, match="^z vanished meanwhile; type the same words again$"):
+        tree.read_snapshot(root)
+
+
+def test_link_in_the_place_of_a_file_is_not_followed(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "secret"
+    outside.write_text("s")
+    put(root, "a")
+    really = os.open
+
+    def swap(path: str, *rest: int, **more: int) -> int:
+        if os.fspath(path).endswith("/a") and not (root / "a").is_symlink():
+            (root / "a").unlink()
+            (root / "a").symlink_to(outside)
+        return really(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", swap)
+    with pytest.raises(SpecError, match="a changes while it is read"):
+        tree.read_snapshot(root)
+
+
 def test_file_that_changed_since_it_was_read_is_not_sent(root: Path) -> None:
     put(root, "a")
     (row,) = tree.read_snapshot(root).rows
@@ -222,7 +338,7 @@ def test_file_that_changed_since_it_was_read_is_not_sent(root: Path) -> None:
     with pytest.raises(SpecError, match="a changed while it was sent"):
         list(tree.read_content(root, "a", 1, row[4]))
     (root / "a").unlink()
-    with pytest.raises(SpecError, match="a cannot be read: No such file"):
+    with pytest.raises(SpecError, match="a vanished meanwhile"):
         list(tree.read_content(root, "a", 1, row[4]))
 
 
@@ -245,8 +361,8 @@ def test_rules_in_a_fifo_are_refused_and_not_waited_for(tmp_path: Path, name: st
 
 
 def test_folders_without_end_are_refused(tmp_path: Path) -> None:
-    tmp_path.joinpath(*["d"] * (tree.DEEPEST - 1)).mkdir(parents=True)
+    tmp_path.joinpath(*["d"] * (DEEPEST - 1)).mkdir(parents=True)
     tree.read_snapshot(tmp_path)
-    tmp_path.joinpath(*["d"] * (tree.DEEPEST + 1)).mkdir(parents=True)
+    tmp_path.joinpath(*["d"] * (DEEPEST + 1)).mkdir(parents=True)
     with pytest.raises(SpecError, match="d/d.*more than 200 folders"):
         tree.read_snapshot(tmp_path)
