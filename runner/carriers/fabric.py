@@ -21,9 +21,7 @@ from runner.carriers.fabric_link import WINDOW, Link, connect, translated
 from runner.carriers.failures import program_failure
 from runner.carriers.quoting import login_shell_line
 from runner.carriers.session import Collector, completed, framed, new_mark
-from runner.carriers.ssh_config import (
-    read_route,
-)
+from runner.carriers.ssh_config import Route, read_route
 from runner.errors import RunnerError, TimedOut, Unreachable
 from runner.model import Host
 
@@ -31,9 +29,12 @@ _TAKE_ALL = WINDOW + 1
 """Reading the whole window at once; a part shifts the rest on every read."""
 
 
-def open_fabric(host: Host, argv: Sequence[str]) -> FabricCarrier:
-    """Starts `argv` on `host`. Raises HostError, NotHonoured."""
-    link = connect(read_route(host))
+def open_fabric(host: Host, argv: Sequence[str], *, route: Route | None = None) -> FabricCarrier:
+    """Starts `argv` on `host`. Raises HostError, NotHonoured.
+
+    route: the way there, where it was read already.
+    """
+    link = connect(route or read_route(host))
     try:
         return FabricCarrier(link, argv)
     except BaseException:

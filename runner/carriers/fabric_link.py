@@ -13,6 +13,7 @@ import os
 import socket
 import stat
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,10 +33,12 @@ from paramiko.ssh_exception import (
     UnableToAuthenticate,
 )
 
+from runner.carriers.again import Tries
 from runner.carriers.base import (
     ALIVE_INTERVAL_S,
     CONNECT_TIMEOUT_S,
 )
+from runner.carriers.failures import Dropped, Refused
 from runner.carriers.host_keys import (
     HostKey,
     KnownKeys,
@@ -108,7 +111,7 @@ def translate(
     if isinstance(error, ProxyCommandFailure):
         return Unreachable(f"{where}: the ProxyCommand of the ssh configuration ended")
     if isinstance(error, NoValidConnectionsError):
-        return Unreachable(f"{where}: {hop.address} refused the connection")
+        return Refused(f"{where}: {hop.address} refused the connection")
     if isinstance(error, (CouldNotCanonicalize, paramiko.ConfigParseError)):
         return SpecError(f"{where}: {error}")
     if isinstance(error, MessageOrderError):
@@ -120,7 +123,7 @@ def translate(
     if isinstance(error, socket.gaierror):
         return Unreachable(f"{where}: there is no machine called {hop.config.hostname}")
     if isinstance(error, ConnectionRefusedError):
-        return Unreachable(f"{where}: {hop.address} refused the connection")
+        return Refused(f"{where}: {hop.address} refused the connection")
     if isinstance(error, (OSError, EOFError)):
         return Unreachable(f"{where}: the connection was lost ({error or type(error).__name__})")
     return None
@@ -134,6 +137,9 @@ def _translate_general(
         return auth_refused(route, hop, list(offered), ["the host ended the login"])
     if "imed out" in text or "imeout" in text:
         return Unreachable(f"{where}: no answer for {seconds} s")
+    if "reading SSH protocol banner" in text:  # closed before it said who it is: MaxStartups
+        kind = Refused if route.hops[0].config.proxy_command else Dropped
+        return kind(f"{where}: the connection was lost ({text})")
     if any(
         word in text
         for word in ("banner", "not active", "not open", "EOF", "closed", "reset", "Unable to open")
@@ -172,7 +178,9 @@ class Link:
     def open_channel(self) -> Any:
         """A new channel for one command."""
         with translated(self.route, self.route.last):
-            return self.transport.open_session(window_size=WINDOW, timeout=CONNECT_TIMEOUT_S)
+            channel = self.transport.open_session(window_size=WINDOW, timeout=CONNECT_TIMEOUT_S)
+            channel.update_environment(dict(self.route.last.config.environment))
+            return channel
 
     def close(self) -> None:
         """Closes everything, the host first."""
@@ -202,6 +210,18 @@ def connect(route: Route) -> Link:
     for hop, keys in zip(route.hops, known, strict=True):
         if hop.pinned is not None:
             check_pin(route, hop, keys)
+    tries = Tries(route.last.config.connect_timeout_s)
+    while True:
+        try:
+            return _go(route, known)
+        except Dropped as error:
+            pause = tries.pause_s(error)
+            if pause is None:
+                raise
+        time.sleep(pause)
+
+
+def _go(route: Route, known: Sequence[KnownKeys]) -> Link:
     link = Link(route, [])
     try:
         for hop, keys in zip(route.hops, known, strict=True):

@@ -1,10 +1,10 @@
-"""What it means when a program on a host ends without having spoken (pure)."""
+"""What it means when a connection or a program on a host ends without a word (pure)."""
 
 from __future__ import annotations
 
 import re
 
-from runner.errors import ProvisionError, RunnerError, WorkerError
+from runner.errors import ProvisionError, RunnerError, Unreachable, WorkerError
 
 _NO_CONTAINER = re.compile(
     r"No such container|is not running|is restarting|is paused", re.IGNORECASE
@@ -18,6 +18,20 @@ _NO_DAEMON = re.compile(
 _NO_DOCKER = re.compile(
     r"docker: (command )?not found|unknown command:? docker|docker: no such", re.IGNORECASE
 )
+
+
+class Dropped(Unreachable):
+    """The connection ended before a login began, so nothing was asked there and it may be made
+    again at once: a server that was busy (MaxStartups), or that is just starting.
+    """
+
+    may_last = False
+
+
+class Refused(Dropped):
+    """Nobody listens there: a server that is being restarted, or none at all."""
+
+    may_last = True
 
 
 def docker_failure(name: str, said: str) -> ProvisionError | None:

@@ -29,12 +29,12 @@ def wait_turn(control: Path) -> Release:
     Call what it gives when the attempt has ended; until then, or until the socket is there, no
     other begins one.
     """
-    if _is_alive(control):
+    if is_alive(control):
         return _nothing
     lock = os.open(f"{control}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + _HOLD_S
     while not _take(lock):
-        if _is_alive(control) or time.monotonic() > until:
+        if is_alive(control) or time.monotonic() > until:
             os.close(lock)
             return _nothing
         time.sleep(_LOOK_S)
@@ -49,7 +49,7 @@ def _nothing() -> None:
 
 def _hold(lock: int, control: Path, ended: threading.Event) -> None:
     until = time.monotonic() + _HOLD_S
-    while not ended.wait(_LOOK_S) and time.monotonic() < until and not _is_alive(control):
+    while not ended.wait(_LOOK_S) and time.monotonic() < until and not is_alive(control):
         pass
     os.close(lock)
 
@@ -62,10 +62,11 @@ def _take(lock: int) -> bool:
     return True
 
 
-def _is_alive(control: Path) -> bool:
+def is_alive(control: Path) -> bool:
     """Whether someone listens there; a socket that was left behind has nobody."""
     try:
         with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_HOLD_S)  # a master that hangs takes nobody in once its queue is full
             return control.exists() and probe.connect_ex(str(control)) == 0
     except OSError:
         return False

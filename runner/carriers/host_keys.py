@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import enum
+import functools
 import hashlib
+import os
 import re
 import shlex
+import stat
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from runner.carriers.private import private_folder
-from runner.carriers.ssh_command import ssh_argv, ssh_env
 from runner.carriers.ssh_config import Hop, Route, SshConfig
-from runner.carriers.ssh_failures import is_host_key_trouble, ssh_failure, way_text
-from runner.errors import HostKeyError, RunnerError
+from runner.carriers.ssh_failures import way_text
+from runner.errors import HostKeyError
 
 _TYPE_NAMES = {
     "ssh-ed25519": "ED25519",
@@ -82,6 +82,13 @@ class KnownKey:
     key: HostKey
     place: str
     """`FILE:LINE`"""
+    name: str = ""
+    """The name it was found by."""
+
+    @property
+    def removal(self) -> str:
+        """The command that takes it out; for the owner of the file to type."""
+        return shlex.join(["ssh-keygen", "-R", self.name, "-f", self.place.rpartition(":")[0]])
 
 
 @dataclass(frozen=True)
@@ -152,7 +159,7 @@ def read_known(config: SshConfig) -> KnownKeys:
         found: list[KnownKey] = []
         for path in config.known_hosts:
             here, bad, authority = parse_found(_find(name, path), path)
-            found += here
+            found += [dataclasses.replace(item, name=name) for item in here]
             revoked += bad
             authorities = authorities or authority
         good = good or found
@@ -160,16 +167,29 @@ def read_known(config: SshConfig) -> KnownKeys:
 
 
 def _find(name: str, path: str) -> str:
+    """What `ssh-keygen -F` prints; of a file that is unchanged it is not asked twice for a name."""
     try:
-        done = subprocess.run(
-            ["ssh-keygen", "-F", name, "-f", path],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=10,
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired):
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            return _ask_keygen(name, path, None)
+        state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return _ask_keygen_once(name, path, state) if found.st_size else ""
+    except (OSError, subprocess.TimeoutExpired):
         return ""
+
+
+def _ask_keygen(name: str, path: str, state: tuple[int, ...] | None) -> str:
+    """state: tells one content of the file from another."""
+    done = subprocess.run(
+        ["ssh-keygen", "-F", name, "-f", path],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=10,
+    )
     return done.stdout.decode("utf-8", "replace")
+
+
+_ask_keygen_once = functools.lru_cache(maxsize=1024)(_ask_keygen)
 
 
 def key_types() -> tuple[str, ...]:
@@ -210,16 +230,35 @@ def check_pin(route: Route, hop: Hop, known: KnownKeys) -> None:
                 f"revoked  {pin.shown}",
                 f"         by {item.place}",
             )
-    same_type = [item for item in known.good if item.key.type == pin.type]
-    if same_type and all(item.key.blob != pin.blob for item in same_type):
+    against = contradicting(pin, known)
+    if against:
         raise HostKeyError(
             f"{route.host}: {hop.pinned_in} and known_hosts name different keys; nothing was sent",
-            f"pinned  {pin.shown}",
-            f"        in {hop.pinned_in}, for {way_text(route, hop)}",
-            f"known   {same_type[0].key.shown}",
-            f"        in {same_type[0].place}",
-            "one of them is old, or wrong: ask the machine's keeper, then correct that file",
+            f"pinned    {pin.shown}",
+            f"          in {hop.pinned_in}, for {way_text(route, hop)}",
+            *from_known_hosts(against),
+            "one of them is old, or wrong: ask the machine's keeper. Which one it shows says:",
+            f"  {_rekey(route)}",
         )
+
+
+def contradicting(key: HostKey, known: KnownKeys) -> list[KnownKey]:
+    """The known keys of the same type, if `key` is none of them."""
+    same_type = [item for item in known.good if item.key.type == key.type]
+    return [] if any(item.key.blob == key.blob for item in same_type) else same_type
+
+
+def from_known_hosts(items: Sequence[KnownKey]) -> list[str]:
+    """Lines that say which keys are known, and where."""
+    return [
+        line
+        for item in items
+        for line in (f"known     {item.key.shown}", f"          in {item.place}")
+    ]
+
+
+def _rekey(route: Route, *words: str) -> str:
+    return shlex.join(["runner", "host", "rekey", route.host, *words])
 
 
 def refusal(route: Route, hop: Hop, shown: HostKey, known: KnownKeys) -> HostKeyError | None:
@@ -246,23 +285,43 @@ def refusal(route: Route, hop: Hop, shown: HostKey, known: KnownKeys) -> HostKey
         f"          from {_origin(hop, known, expected)}",
         *seen,
         "either the machine was installed anew or someone stands in between. Ask its",
-        f"keeper, not the machine. If it was, correct {_origin(hop, known, expected)}",
+        "keeper, not the machine. If it was:",
+        *[f"  {line}" for line in _ways_out(route, hop, known, expected)],
     )
 
 
+def _ways_out(route: Route, hop: Hop, known: KnownKeys, expected: HostKey) -> list[str]:
+    """What to type when the new key is good."""
+    if hop.pinned is not None:
+        return [_rekey(route)]
+    old = [item.removal for item in known.good if item.key.type == expected.type]
+    return list(dict.fromkeys(old))
+
+
 def _unknown(route: Route, hop: Hop, shown: HostKey) -> HostKeyError:
-    pin = "host_key" if hop is route.last else "jump_key"
     by_hand = ["ssh", *(["-J", route.jump] if route.jump and hop is route.last else [])]
     return HostKeyError(
         f"{_subject(route, hop)}: the host key is not known; nothing was sent",
         f"shown     {shown.shown}",
         f"          by {way_text(route, hop)}",
-        "compare it with what the machine's keeper says. If it is the same, pin it by a line",
-        f"in hosts/{route.host}.toml:",
-        f'  {pin} = "{shown.text}"',
-        "or let ssh ask, and know it from then on:",
+        "compare it with what the machine's keeper says. If it is the same:",
+        *_ways_to_pin(route, hop, shown),
         "  " + shlex.join([*by_hand, *hop.target.typed]),
+        "(ssh asks, and your known_hosts has it from then on)",
     )
+
+
+def _ways_to_pin(route: Route, hop: Hop, shown: HostKey) -> list[str]:
+    """Only the host's and the last jump's key have a place in the host's file."""
+    pin = {1: "host_key", 2: "jump_key"}.get(len(route.hops) - route.hops.index(hop))
+    if pin is None:
+        return []
+    return [
+        f"  {_rekey(route, '--fingerprint', shown.fingerprint)}",
+        f"which pins it in hosts/{route.host}.toml, as by hand does",
+        f'  {pin} = "{shown.text}"',
+        "or:",
+    ]
 
 
 def _subject(route: Route, hop: Hop) -> str:
@@ -273,87 +332,3 @@ def _origin(hop: Hop, known: KnownKeys, key: HostKey) -> str:
     if hop.pinned is not None:
         return hop.pinned_in
     return next(item.place for item in known.good if item.key.blob == key.blob)
-
-
-def scan_key(route: Route, hop: Hop, algorithms: Sequence[str]) -> HostKey | None:
-    """The key a hop shows, fetched through the hops before it, which are checked; None if none.
-
-    A real handshake that ends before anyone logs in. ssh writes what it saw into a file of ours.
-    Raises HostError when a hop before refuses us or does not answer.
-    """
-    way = Route(
-        route.host, (*route.hops[: route.hops.index(hop)], Hop(hop.label, hop.target, hop.config))
-    )
-    with tempfile.TemporaryDirectory(dir=private_folder(), prefix="scan-") as folder:
-        seen = Path(folder) / "known"
-        options = [
-            f"UserKnownHostsFile={seen}",
-            "GlobalKnownHostsFile=/dev/null",
-            "StrictHostKeyChecking=accept-new",
-            "HashKnownHosts=no",
-            "LogLevel=INFO",
-            "PreferredAuthentications=none",
-            "PubkeyAuthentication=no",
-            f"HostKeyAlgorithms={','.join(algorithms)}",
-        ]
-        done = _run_scan(
-            [*ssh_argv(way, options=[f"-o{item}" for item in options], shared=False), "true"],
-            ssh_env(),
-        )
-        text = seen.read_text() if seen.exists() else ""
-    for line in text.splitlines():
-        try:
-            return parse_key(" ".join(line.split()[1:3]))
-        except ValueError:
-            continue
-    if done is not None:
-        _raise_for(way, done)
-    return None
-
-
-def _run_scan(argv: list[str], env: dict[str, str]) -> str | None:
-    """What ssh said; None when it took too long."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=45,
-            env=env,
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    return done.stderr.decode("utf-8", "replace")
-
-
-def _raise_for(way: Route, said: str) -> None:
-    """The error of a scan that brought no key. That the last hop has no key of the kinds asked for
-    is none; and asking why a hop before it is refused asks fewer hops each time, so it ends.
-    """
-    if is_host_key_trouble(said):
-        if len(way.hops) > 1 and "no matching host key type" not in said:
-            raise explain_host_key(Route(way.host, way.hops[:-1], way.jump), said)
-        return
-    raise ssh_failure(way, said)
-
-
-def explain_host_key(route: Route, said: str) -> RunnerError:
-    """The error for a host key that ssh refused: asks every hop for its key, nearest first."""
-    for hop in route.hops:
-        known = read_known(hop.config)
-        trusted = trusted_keys(hop, known)
-        try:
-            shown = scan_key(route, hop, key_algorithms(trusted)) or scan_key(
-                route, hop, key_algorithms(())
-            )
-        except RunnerError as error:
-            return error
-        if shown is None:
-            break
-        refused = refusal(route, hop, shown, known)
-        if refused is not None:
-            return refused
-    return HostKeyError(
-        f"{route.host}: ssh refused the host key; nothing was sent", f"ssh said: {said}"
-    )

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import IO
 
+from runner.carriers.again import Tries
 from runner.carriers.base import Completed, Input, OnLine
+from runner.carriers.failures import Dropped
 from runner.carriers.local import Explain
 from runner.errors import HostError, TimedOut, Unreachable
 
@@ -29,7 +31,7 @@ _FRAME = (
 
 def new_mark() -> str:
     """A word no shell prints by chance."""
-    return f"runner-{secrets.token_hex(8)}:"
+    return f"runner-{os.urandom(8).hex()}:"
 
 
 def framed(mark: str, argv: Sequence[str]) -> list[str]:
@@ -118,12 +120,20 @@ class ChildSession:
         on_line: OnLine | None = None,
     ) -> Completed:
         """Runs `argv` and waits for it. Raises HostError, TimedOut."""
-        release = self._wait_turn() if self._wait_turn else None
-        try:
-            return self._run(argv, input, timeout_s, on_line)
-        finally:
-            if release is not None:
-                release()
+        tries = Tries()
+        while True:
+            release = self._wait_turn() if self._wait_turn else None
+            try:
+                return self._run(argv, input, timeout_s, on_line)
+            except Dropped as error:
+                # no login, so nothing began; but of an iterable some may be read already
+                pause = tries.pause_s(error) if input is None or isinstance(input, bytes) else None
+                if pause is None:
+                    raise
+            finally:
+                if release is not None:
+                    release()
+            time.sleep(pause)
 
     def _run(
         self, argv: Sequence[str], input: Input, timeout_s: float, on_line: OnLine | None

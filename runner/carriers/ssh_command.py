@@ -31,19 +31,23 @@ def ssh_env() -> dict[str, str]:
     return {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
 
 
-def ssh_argv(route: Route, *, options: Sequence[str] = (), shared: bool = True) -> list[str]:
+def ssh_argv(
+    route: Route, *, options: Sequence[str] = (), shared: bool = True, lane: int = 0
+) -> list[str]:
     """The ssh command up to and including the destination; the remote command comes after it.
 
-    options: further `-oNAME=VALUE`, ahead of all others. shared: over a control socket.
+    options: further `-oNAME=VALUE`, ahead of all others. shared: over a control socket. lane: over
+    which; each has its own, and so a connection of its own.
     """
     hop = route.last
     control: list[str] = []
+    path = control_socket(route, lane=lane)
     if not shared:
         control = ["-oControlMaster=no", "-oControlPath=none"]
-    elif not hop.config.own_control:
+    elif path is not None:
         control = [
             "-oControlMaster=auto",
-            f"-oControlPath={control_socket(route)}",
+            f"-oControlPath={path}",
             f"-oControlPersist={_PERSIST_S}",
         ]
     return [
@@ -58,13 +62,14 @@ def ssh_argv(route: Route, *, options: Sequence[str] = (), shared: bool = True) 
     ]
 
 
-def control_socket(route: Route) -> Path | None:
+def control_socket(route: Route, *, lane: int = 0) -> Path | None:
     """Our socket for the connection, named by all that decides which one it is; None where the
-    user has one of their own.
+    user has one of their own, which is for lane 0.
     """
-    if route.last.config.own_control:
+    if route.last.config.own_control and not lane:
         return None
-    return socket_path("\0".join(f"{hop.config.text}\0{hop.pinned}" for hop in route.hops))
+    identity = [f"{hop.config.text}\0{hop.pinned}" for hop in route.hops]
+    return socket_path("\0".join([*identity, *([f"lane {lane}"] if lane else [])]))
 
 
 def _safe_options(config: SshConfig) -> list[str]:

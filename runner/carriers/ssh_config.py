@@ -7,15 +7,18 @@ configuration of its own, so a way to a host is a `Route`: one `Hop` after the o
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
-import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runner.carriers.ssh_values import Tokens, agent_socket, existing_paths, sent_environment
 from runner.errors import HostError, SpecError
 from runner.model import Host
 
@@ -33,7 +36,7 @@ _HARMLESS: Mapping[str, frozenset[str]] = {
     "revokedhostkeys": frozenset({"none"}),
     "bindinterface": frozenset({"none"}),
     "proxyusefdpass": frozenset({"no"}),
-    "setenv": frozenset(),
+    "pubkeyauthentication": frozenset({"yes", "true", "unbound", "host-bound"}),
 }
 """Options paramiko cannot honour, and the values with which they ask for nothing."""
 _NAMES = {
@@ -46,7 +49,7 @@ _NAMES = {
     "revokedhostkeys": "RevokedHostKeys",
     "bindinterface": "BindInterface",
     "proxyusefdpass": "ProxyUseFdpass",
-    "setenv": "SetEnv",
+    "pubkeyauthentication": "PubkeyAuthentication",
 }
 _ALGORITHMS = ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms", "pubkeyacceptedalgorithms")
 
@@ -96,6 +99,8 @@ class SshConfig:
     bind_address: str | None = None
     not_honoured: tuple[str, ...] = ()
     """Options set there that paramiko cannot honour."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What SendEnv and SetEnv have a session begin with, if the server takes it."""
     options: frozenset[str] = frozenset()
     """Names of the options this ssh knows."""
     text: str = field(default="", repr=False)
@@ -181,9 +186,10 @@ def have_ssh() -> bool:
     return shutil.which("ssh") is not None
 
 
-def read_route(host: Host) -> Route:
+def read_route(host: Host, *, many: bool = False) -> Route:
     """The way to `host`: the jump of its file, else what the ssh configuration says.
 
+    many: it is one of many read at once, which may share what is said of a jump for a moment.
     Raises SpecError for a bad destination, HostError when ssh cannot read its configuration.
     """
     assert host.ssh is not None
@@ -191,7 +197,8 @@ def read_route(host: Host) -> Route:
     target = parse_target(host.ssh)
     config = read_config(target)
     chain = host.jump or config.proxy_jump
-    jumps = _read_jumps(parse_jumps(chain), depth=0) if chain else []
+    read = _read_shared if many else read_config
+    jumps = _read_jumps(parse_jumps(chain), read, depth=0) if chain else []
     if jumps and host.jump_key:
         last = jumps[-1]
         jumps[-1] = Hop(last.label, last.target, last.config, host.jump_key, f"hosts/{source}")
@@ -199,15 +206,33 @@ def read_route(host: Host) -> Route:
     return Route(host.name, (*jumps, own), host.jump)
 
 
-def _read_jumps(chain: Sequence[Target], *, depth: int) -> list[Hop]:
+def _read_jumps(
+    chain: Sequence[Target], read: Callable[[Target], SshConfig], *, depth: int
+) -> list[Hop]:
     if depth + len(chain) > _MAX_HOPS:
         raise HostError(
             f"{chain[0].name}: more than {_MAX_HOPS} jumps; does one lead back to itself?"
         )
-    first, *others = (Hop(target.name, target, read_config(target)) for target in chain)
+    first, *others = (Hop(target.name, target, read(target)) for target in chain)
     before = first.config.proxy_jump
-    more = _read_jumps(parse_jumps(before), depth=depth + len(chain)) if before else []
+    more = _read_jumps(parse_jumps(before), read, depth=depth + len(chain)) if before else []
     return [*more, first, *others]
+
+
+_SHARED_S = 2.0
+_shared: dict[tuple[Target, str, str], tuple[float, SshConfig]] = {}
+_shared_lock = threading.Lock()
+
+
+def _read_shared(target: Target) -> SshConfig:
+    """What was read of a jump a moment ago: 50 hosts behind one would ask 50 times, at once."""
+    key = (target, os.environ.get("PATH", ""), os.environ.get("HOME", ""))
+    with _shared_lock:
+        until, config = _shared.get(key, (0.0, None))
+        if config is None or time.monotonic() > until:
+            config = read_config(target)
+            _shared[key] = (time.monotonic() + _SHARED_S, config)
+        return config
 
 
 def read_config(target: Target) -> SshConfig:
@@ -232,8 +257,17 @@ def read_config(target: Target) -> SshConfig:
 
 def baseline_options() -> Mapping[str, tuple[str, ...]]:
     """What this ssh does without any configuration, to tell which algorithms a user has chosen."""
+    with _baseline_lock:
+        return _read_baseline(shutil.which("ssh") or "ssh")
+
+
+_baseline_lock = threading.Lock()
+
+
+@functools.cache
+def _read_baseline(ssh: str) -> Mapping[str, tuple[str, ...]]:
     done = subprocess.run(
-        ["ssh", "-F", "none", "-G", "-T", "--", "nowhere"],
+        [ssh, "-F", "none", "-G", "-T", "--", "nowhere"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=_READ_S,
@@ -275,7 +309,10 @@ def parse_config(text: str, name: str, environ: Mapping[str, str]) -> SshConfig:
         for value in said.get(key, ())
         if value.lower() not in harmless
     ]
-    tokens = _Tokens(
+    methods = one("preferredauthentications", "publickey")
+    if "publickey" not in methods.split(","):
+        missing.append(f"PreferredAuthentications={methods}")
+    tokens = Tokens(
         name,
         one("hostname", name),
         one("port", "22"),
@@ -286,7 +323,9 @@ def parse_config(text: str, name: str, environ: Mapping[str, str]) -> SshConfig:
     identities = [tokens.expand(path, missing) for path in said.get("identityfile", ())]
     agent = one("identityagent", "SSH_AUTH_SOCK")
     timeout = one("connecttimeout")
-    known = _paths(one("userknownhostsfile", "")) + _paths(one("globalknownhostsfile", ""))
+    known = existing_paths(one("userknownhostsfile", "")) + existing_paths(
+        one("globalknownhostsfile", "")
+    )
     return SshConfig(
         hostname=one("hostname", name),
         port=int(one("port", "22")),
@@ -297,7 +336,7 @@ def parse_config(text: str, name: str, environ: Mapping[str, str]) -> SshConfig:
             if path and (os.path.exists(path) or os.path.exists(path + ".pub"))
         ),
         identities_only=one("identitiesonly") == "yes",
-        agent=_agent(agent, tokens, missing, environ),
+        agent=agent_socket(agent, tokens, missing, environ),
         # ssh takes this one as it is written (tried)
         host_key_alias=chosen("hostkeyalias"),
         known_hosts=tuple(path for path in known if os.path.exists(path)),
@@ -310,80 +349,10 @@ def parse_config(text: str, name: str, environ: Mapping[str, str]) -> SshConfig:
         address_family=one("addressfamily", "any"),
         bind_address=chosen("bindaddress"),
         not_honoured=tuple(missing),
+        environment=sent_environment(said, environ),
         options=frozenset(said),
         text=text,
     )
-
-
-def _agent(
-    text: str, tokens: _Tokens, missing: list[str], environ: Mapping[str, str]
-) -> str | None:
-    if text == "none":
-        return None
-    if text == "SSH_AUTH_SOCK":
-        return environ.get("SSH_AUTH_SOCK")
-    if text.startswith("$"):
-        return environ.get(text[1:].strip("{}"))
-    return tokens.expand(text, missing)
-
-
-class _Tokens:
-    """Expands `~`, `${NAME}` and %-tokens as ssh_config(5) says."""
-
-    def __init__(
-        self,
-        name: str,
-        hostname: str,
-        port: str,
-        user: str,
-        alias: str | None,
-        environ: Mapping[str, str],
-    ) -> None:
-        self._environ = environ
-        self._home = str(Path.home())
-        local = socket.gethostname()
-        self._values = {
-            "%": "%",
-            "d": self._home,
-            "h": hostname,
-            "i": str(os.getuid()),
-            "k": alias or name,
-            "L": local.partition(".")[0],
-            "l": local,
-            "n": name,
-            "p": port,
-            "r": user,
-            "u": environ.get("USER") or environ.get("LOGNAME") or "",
-        }
-
-    def expand(self, text: str | None, missing: list[str]) -> str | None:
-        """`text` with its tokens replaced; one that is not known is added to `missing`."""
-        if text is None:
-            return None
-
-        def token(match: re.Match[str]) -> str:
-            value = self._values.get(match[1])
-            if value is None:
-                missing.append(f"%{match[1]} in {text}")
-            return value or ""
-
-        text = re.sub(r"%(.)", token, text)
-        text = re.sub(r"\$\{(\w+)\}", lambda match: self._environ.get(match[1], ""), text)
-        return self._home + text[1:] if text.startswith("~/") else text
-
-
-def _paths(text: str) -> list[str]:
-    """The files in a list that `ssh -G` prints without quotes, though names may hold blanks."""
-    paths: list[str] = []
-    words = text.split(" ")
-    while words:
-        for count in range(len(words), 0, -1):
-            path = os.path.expanduser(" ".join(words[:count]))
-            if count == 1 or os.path.exists(path):
-                paths.append(path)
-                del words[:count]
-                break
-    return [path for path in paths if path and path != "none"]
 
 
 def _without_ssh(target: Target) -> SshConfig:

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 
 from runner.carriers.base import CONNECT_TIMEOUT_S
-from runner.carriers.failures import last_line
+from runner.carriers.failures import Dropped, Refused, last_line
 from runner.carriers.ssh_config import Hop, Route
 from runner.errors import AuthRefused, HostError, RunnerError, Unreachable
 
@@ -20,11 +20,12 @@ _LOST = re.compile(
     r"|mux_client|master (is|has) (dead|gone)",
     re.IGNORECASE,
 )
-_RESOLVE = re.compile(r"could not resolve hostname ([^\s:]+)", re.IGNORECASE)
+_RESOLVE = re.compile(r"could not resolve hostname (\S+?)(?::\s|$)", re.IGNORECASE)
 _REFUSED = re.compile(r"connect to host (\S+) port (\d+): Connection refused")
 _DENIED = re.compile(r"(?:(\S+)@)?([^\s:@]+): Permission denied \(([^)]*)\)")
 _SILENT = re.compile(r"UNKNOWN port|exchange_identification|stdio forwarding failed|closed by")
 _BEHIND = re.compile(r"open failed: (?:connect failed: )?(.*)|stdio forwarding failed")
+_NO_BANNER = re.compile(r"exchange_identification: (Connection closed|read: Connection reset)")
 _HOST_KEY = re.compile(
     r"Host key verification failed|host key .* (known|changed|revoked)|IDENTIFICATION HAS CHANGED"
     r"|no matching host key type|REVOKED HOST KEY",
@@ -49,7 +50,7 @@ def ssh_failure(route: Route, said: str) -> RunnerError:
     if match := _RESOLVE.search(said):
         return Unreachable(f"{route.host}: there is no machine called {match[1]}", *_way(route))
     if match := _REFUSED.search(said):
-        return Unreachable(
+        return Refused(
             f"{route.host}: {match[1]} port {match[2]} refused the connection", *_way(route)
         )
     if len(route.hops) > 1 and (match := _BEHIND.search(said)):
@@ -63,7 +64,7 @@ def ssh_failure(route: Route, said: str) -> RunnerError:
             f"{route.host}: no answer for {seconds} s", *_way(route), f"ssh said: {last_line(said)}"
         )
     if _LOST.search(said):
-        return Unreachable(
+        return _kind_of_loss(route, said)(
             f"{route.host}: the connection was lost", *_way(route), f"ssh said: {last_line(said)}"
         )
     if said.strip():
@@ -71,6 +72,13 @@ def ssh_failure(route: Route, said: str) -> RunnerError:
             f"{route.host}: ssh could not connect", *_way(route), f"ssh said: {last_line(said)}"
         )
     return Unreachable(f"{route.host}: ssh ended without a word", *_way(route))
+
+
+def _kind_of_loss(route: Route, said: str) -> type[Unreachable]:
+    if not _NO_BANNER.search(said):
+        return Unreachable
+    # the same is said of a ProxyCommand of the user's that does not work at all
+    return Refused if route.hops[0].config.proxy_command else Dropped
 
 
 def way_text(route: Route, hop: Hop) -> str:

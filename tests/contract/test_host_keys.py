@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from runner.carriers import open_carrier
-from runner.carriers.host_keys import key_algorithms, parse_key, read_known, scan_key
+from runner.carriers.host_keys import key_algorithms, parse_key, read_known
+from runner.carriers.key_scan import scan_key
 from runner.carriers.ssh_config import read_route
 from runner.errors import AuthRefused, HostKeyError, RunnerError
 from runner.model import Host

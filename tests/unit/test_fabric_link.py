@@ -11,6 +11,7 @@ import paramiko.ssh_exception
 import pytest
 
 from runner.carriers.fabric_link import translate, translated
+from runner.carriers.failures import Dropped, Refused
 from runner.carriers.ssh_config import Hop, Route, SshConfig, Target
 from runner.errors import AuthRefused, HostError, HostKeyError, RunnerError, SpecError, Unreachable
 
@@ -37,7 +38,7 @@ EXPECTED: dict[str, type[RunnerError]] = {
     "BadHostKeyException": HostKeyError,
     "IncompatiblePeer": HostError,
     "ProxyCommandFailure": Unreachable,
-    "NoValidConnectionsError": Unreachable,
+    "NoValidConnectionsError": Refused,
     "CouldNotCanonicalize": SpecError,
     "ConfigParseError": SpecError,
     "MessageOrderError": HostError,
@@ -68,14 +69,14 @@ def test_every_exception_class_has_its_error(kind: type[Exception]) -> None:
     ("error", "kind", "words"),
     [
         (paramiko.SSHException("No existing session"), AuthRefused, "key refused for drl"),
-        (paramiko.SSHException("Error reading SSH protocol banner"), Unreachable, "lost"),
+        (paramiko.SSHException("Error reading SSH protocol banner"), Dropped, "lost"),
         (paramiko.SSHException("Timeout opening channel."), Unreachable, "no answer for 20 s"),
         (paramiko.ssh_exception.IncompatiblePeer("Incompatible ssh peer (no acceptable host key)"),
          HostKeyError, "no key of a kind"),
         (paramiko.ChannelException(1, "Administratively prohibited"), HostError, "allows no"),
         (TimeoutError(), Unreachable, "no answer for 20 s"),
         (socket.gaierror(-2, "Name or service not known"), Unreachable, "no machine called"),
-        (ConnectionRefusedError(111, "refused"), Unreachable, "refused the connection"),
+        (ConnectionRefusedError(111, "refused"), Refused, "refused the connection"),
         (OSError(113, "No route to host"), Unreachable, "lost"),
         (EOFError(), Unreachable, "lost"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -70,7 +72,10 @@ def test_a_destination_goes_behind_two_dashes() -> None:
 
 
 def test_tokens_are_expanded_as_ssh_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+    person = pwd.getpwuid(os.getuid())
+    here = pwd.struct_passwd((*person[:5], str(tmp_path), person[6]))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: here)
+    monkeypatch.setenv("HOME", "/nowhere")  # which ssh does not look at
     for name in ("id_drl_gpu1", "k_10.20.0.7_2222_%", "env"):
         (tmp_path / name).touch()
     config = config_of(
@@ -119,7 +124,7 @@ def test_the_agent_is_the_one_ssh_would_ask(line: str, path: str | None) -> None
     "line",
     ["certificatefile ~/id-cert.pub", "knownhostscommand /bin/keys", "pkcs11provider /lib/p.so",
      "verifyhostkeydns yes", "revokedhostkeys /etc/krl", "canonicalizehostname always",
-     "bindinterface eth1", "setenv A=1"],
+     "bindinterface eth1", "pubkeyauthentication no", "preferredauthentications password"],
 )  # fmt: skip
 def test_what_paramiko_cannot_honour_is_named(line: str) -> None:
     (told,) = config_of(line).not_honoured
@@ -143,3 +148,10 @@ def test_algorithms_count_only_where_the_user_chose_them() -> None:
     config = config_of("ciphers aes256-ctr", "macs hmac-sha2-256")
     baseline = {"ciphers": ("aes128-ctr",), "macs": ("hmac-sha2-256",)}
     assert chosen_algorithms(config, baseline) == ["ciphers=aes256-ctr"]
+
+
+def test_the_environment_is_what_the_configuration_lets_through() -> None:
+    lines = ("sendenv LC_*", "sendenv LANG", "setenv LANG=C", "setenv A=b=c")
+    config = config_of(*lines, LANG="de", LC_ALL="x", SECRET="no")
+    assert dict(config.environment) == {"LC_ALL": "x", "LANG": "C", "A": "b=c"}
+    assert "b=c" not in repr(config)
