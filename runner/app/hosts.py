@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 from runner import inventory, states
 from runner.app.context import Context
-from runner.carriers.host_keys import (
-    HostKey,
-    KnownKeys,
-    key_algorithms,
-    key_types,
-    read_known,
-    refusal,
-    scan_key,
-    trusted_keys,
+from runner.app.keys import (
+    Ask,
+    ask_about,
+    find_key,
+    indent,
+    is_revoked,
+    look,
+    note,
+    pin_name,
+    read_fingerprint,
+    with_pinned,
 )
+from runner.carriers.host_keys import HostKey, read_known, refusal, trusted_keys
 from runner.carriers.ssh_config import Hop, Route, have_ssh, read_route
 from runner.errors import Conflict, HostError, HostKeyError, NotFound, SpecError
 from runner.fields import NAME_RULE, said, valid_name
 from runner.model import Host
-
-_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}(?![A-Za-z0-9+/])")
-Ask = Callable[[str], str]
 
 
 def add(
@@ -45,7 +42,7 @@ def add(
     """
     path = ctx.project.root / "hosts" / f"{name}.toml"
     _check_name(name, path)
-    given = None if fingerprint is None else _read_fingerprint(fingerprint)
+    given = None if fingerprint is None else read_fingerprint(fingerprint)
     host = Host(name=name, ssh=target, jump=jump, source=path)
     try:
         keys = {} if target == "local" else _Keys(ctx, host, given, ask).collect()
@@ -103,13 +100,6 @@ def _in_the_way(path: Path) -> Conflict:
     )
 
 
-def _read_fingerprint(text: str) -> str:
-    match = _FINGERPRINT.search(text)
-    if match is None:
-        raise SpecError(f"{said(text)} is not a fingerprint; it is of the form SHA256:6Zb9…")
-    return match[0]
-
-
 class _Keys:
     """Goes hop by hop to the host, so that each one's key is settled before the next is asked."""
 
@@ -127,20 +117,21 @@ class _Keys:
                 f" write hosts/{self._host.name}.toml by hand, with host_key"
             )
         route = read_route(self._host)
-        self._width = max(len(hop.label) for hop in route.hops) + 2
         pins: dict[str, str] = {}
-        for place, hop in enumerate(route.hops):
+        for place in range(len(route.hops)):
+            hop = route.hops[place]
             key = self._settle(route, hop)
             if key is None:
                 continue
-            if place < len(route.hops) - 2:
+            pin = pin_name(route, hop)
+            if pin is None:
                 raise HostKeyError(
                     f"{hop.label}: the host key is not known; only the last jump's can be pinned",
                     f"shown     {key.shown}",
                     "log in there once with ssh, so that known_hosts has it",
                 )
-            pins["host_key" if hop is route.last else "jump_key"] = key.text
-            route = _with_pin(route, place, key, f"hosts/{self._host.name}.toml")
+            pins[pin] = key.text
+            route = with_pinned(route, hop, key, f"hosts/{self._host.name}.toml")
         return {name: pins[name] for name in ("jump_key", "host_key") if name in pins}
 
     def _settle(self, route: Route, hop: Hop) -> HostKey | None:
@@ -148,51 +139,27 @@ class _Keys:
         known = read_known(hop.config)
         trusted = trusted_keys(hop, known)
         if known.authorities and not trusted:
-            self._note(hop, "known by a certificate authority (your known_hosts)")
+            note(
+                self._ctx.report, route, hop, "known by a certificate authority (your known_hosts)"
+            )
             return None
-        self._ctx.report.step(f"asking {hop.label} for its key")
-        shown = scan_key(route, hop, key_algorithms(trusted))
-        if shown is None and trusted:
-            shown = scan_key(route, hop, key_algorithms(()))
-        if shown is None:
-            raise HostError(f"{hop.label}: it shows no key of a kind known here ({hop.address})")
-        self._ctx.report.done()
-        if trusted or _is_revoked(shown, known):
+        shown = look(self._ctx.report, route, hop, trusted)
+        if trusted or is_revoked(shown, known):
             refused = refusal(route, hop, shown, known)
             if refused is not None:
                 raise refused
             if hop is route.last and self._given is not None:
-                self._find(route, hop, shown, self._given)
-            self._note(hop, "known (your known_hosts)")
+                find_key(route, hop, shown, self._given)
+            note(self._ctx.report, route, hop, "known (your known_hosts)")
             return None
         return self._accept(route, hop, shown)
 
-    def _find(self, route: Route, hop: Hop, shown: HostKey, wanted: str) -> HostKey:
-        """The hop's key with that fingerprint, which may be one of another type than it showed."""
-        seen = [shown]
-        for kind in key_types():
-            if any(key.fingerprint == wanted for key in seen):
-                break
-            if kind != shown.type:
-                other = scan_key(route, hop, key_algorithms([HostKey(kind, b"")]))
-                seen += [other] if other is not None else []
-        for key in seen:
-            if key.fingerprint == wanted:
-                return key
-        raise HostKeyError(
-            f"{hop.label}: its key is not the one you were told; nothing was written",
-            f"expected  {wanted}",
-            *[f"shown     {key.shown}" for key in seen],
-            f"          by {hop.address}",
-            "someone may stand in between; ask the machine's keeper, not the machine",
-        )
-
     def _accept(self, route: Route, hop: Hop, shown: HostKey) -> HostKey:
         if hop is route.last and self._given is not None:
-            key = self._find(route, hop, shown, self._given)
-            self._note(hop, f"shows the key you were told, {key.shown}")
+            key = find_key(route, hop, shown, self._given)
+            note(self._ctx.report, route, hop, f"shows the key you were told, {key.shown}")
             return key
-        self._note(hop, "not known; it shows")
+        note(self._ctx.report, route, hop, "not known; it shows")
         if self._ask is None:
             raise HostKeyError(
                 f"{hop.label}: the host key is not known; nothing was written",
@@ -201,21 +168,8 @@ class _Keys:
                 "compare it with what the machine's keeper says. If it is the same:",
                 *self._way_out(route, hop, shown),
             )
-        indent = " " * (self._width + 2)
-        for line in (
-            f"{shown.type_name}  {shown.fingerprint}",
-            "compare with what its keeper says, or at its own console:",
-            f"  ssh-keygen -lf /etc/ssh/ssh_host_{shown.type_name.lower()}_key.pub",
-        ):
-            self._ctx.report.note(indent + line)
-        answer = self._ask(
-            f"Is it {hop.label}'s? Type yes, or paste the fingerprint you were given: "
-        ).strip()
-        if answer.lower() == "yes":
-            return shown
-        if _FINGERPRINT.search(answer):
-            return self._find(route, hop, shown, _read_fingerprint(answer))
-        raise HostKeyError(f"{hop.label}: its key was not accepted; nothing was written")
+        self._ctx.report.note(f"{indent(route)}{shown.type_name}  {shown.fingerprint}")
+        return ask_about(self._ctx.report, self._ask, route, hop, shown)
 
     def _way_out(self, route: Route, hop: Hop, shown: HostKey) -> list[str]:
         if hop is not route.last:
@@ -226,17 +180,3 @@ class _Keys:
         jump = ["--jump", self._host.jump] if self._host.jump else []
         words = ["runner", "host", "add", self._host.name, self._host.ssh or "", *jump]
         return ["  " + shlex.join([*words, "--fingerprint", shown.fingerprint])]
-
-    def _note(self, hop: Hop, text: str) -> None:
-        self._ctx.report.note(f"{hop.label:<{self._width}}{text}")
-
-
-def _is_revoked(shown: HostKey, known: KnownKeys) -> bool:
-    return any(item.key.blob == shown.blob for item in known.revoked)
-
-
-def _with_pin(route: Route, place: int, key: HostKey, source: str) -> Route:
-    """The way on which that hop must show `key`."""
-    hops = list(route.hops)
-    hops[place] = dataclasses.replace(hops[place], pinned=key.text, pinned_in=source)
-    return dataclasses.replace(route, hops=tuple(hops))

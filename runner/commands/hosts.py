@@ -41,7 +41,7 @@ def init(folder: str, as_json: bool, colour: str) -> None:
 
 @click.group(cls=Commands)
 def host() -> None:
-    """Add, list and remove hosts."""
+    """Add, list, rekey and remove hosts."""
 
 
 @host.command("add")
@@ -70,6 +70,33 @@ def host_add(
     out = open_output(as_json, colour)
     path = hosts.add(open_project(out), name, target, jump, fingerprint, asker())
     out.made([], host=name, file=str(path))
+
+
+@host.command("rekey")
+@click.argument("name")
+@click.option(
+    "--fingerprint", metavar="F", help="SHA256:… the new key must have; nothing is asked then."
+)
+@output_options
+def host_rekey(name: str, fingerprint: str | None, as_json: bool, colour: str) -> None:
+    """Accept the new key of a host that was installed anew.
+
+    Goes the way to the host, shows which key changed, from what to what, and asks. Only the pinned
+    key's line of hosts/NAME.toml is written; your known_hosts never is.
+
+    \b
+    Examples:
+      runner host rekey gpu1
+      runner host rekey gpu1 --fingerprint SHA256:6Zb9Qm2V0eJk1hTnq5o0c3mWZr7yXgkq0hI2f0f9kPs
+    """
+    from runner.app import rekey
+
+    out = open_output(as_json, colour)
+    ctx = open_project(out)
+    made = rekey.rekey(ctx, name, fingerprint, asker())
+    out.made([], host=name, keys=[{"name": k.name, "old": k.old, "new": k.new} for k in made])
+    if not made:
+        out.report.note(f"hosts/{name}.toml is as it was")
 
 
 @host.command("list")
@@ -158,19 +185,25 @@ def _drain(command: str, words: Sequence[str], as_json: bool, colour: str) -> No
 
 @click.command()
 @click.argument("words", metavar="[host=H]", nargs=-1)
+@click.option("--all", "everyone", is_flag=True, help="Every host of this project.")
 @output_options
-def version(words: Sequence[str], as_json: bool, colour: str) -> int:
-    """Show versions: here, and on a host its worker and image."""
+def version(words: Sequence[str], everyone: bool, as_json: bool, colour: str) -> int:
+    """Show versions: here, and on a host its worker and image.
+
+    With --all those of every host, asked at the same time; who does not answer is named.
+    """
     import platform
 
     keys = read_keys(words, "host")
+    if everyone and keys:
+        raise SpecError("version takes host=H or --all, not both", "runner version --help")
     out = open_output(as_json, colour)
     client: Mapping[str, object] = {"runner": __version__, "python": platform.python_version()}
     workers: list[WorkerVersion] = []
-    if "host" in keys:
+    if keys or everyone:
         from runner.app.version import version as ask_version
 
-        here, *workers = ask_version(open_project(out), keys["host"])
+        here, *workers = ask_version(open_project(out), keys.get("host"), everyone)
         client = here.facts
     out.versions(client, workers)
     states = {worker.contact.state for worker in workers}

@@ -46,6 +46,9 @@ class Heard:
     def done(self) -> None:
         pass
 
+    def warn(self, text: str) -> None:
+        self.notes.append(text)
+
     @property
     def text(self) -> str:
         return "\n".join(self.notes)
