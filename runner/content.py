@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-import tarfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 _PACKAGE = Path(__file__).parent
 _SHARED = ("__init__.py", "states.py", "wire.py")
@@ -19,9 +20,8 @@ _SHARED = ("__init__.py", "states.py", "wire.py")
 _NOT_CONTENT = ("__pycache__", ".pyc", ".pyo", "~", ".orig", ".swp")
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """The worker program as one tar: its files at the top, the shared modules in `runner/`."""
+class Bundle(NamedTuple):
+    """The worker program: a JSON table of names and texts, the shared modules in `runner/`."""
 
     digest: str
     data: bytes
@@ -59,7 +59,9 @@ def images_file() -> Path:
 
 def bundle() -> Bundle:
     """The worker program. The digest is that of `data`."""
-    data = pack(_bundle_files())
+    files = sorted(_bundle_files().items())
+    texts = {name: path.read_text(encoding="utf-8") for name, path in files}
+    data = json.dumps(texts, separators=(",", ":")).encode("ascii")
     return Bundle(hashlib.sha256(data).hexdigest(), data)
 
 
@@ -78,15 +80,16 @@ def _bundle_files() -> dict[str, Path]:
     return files
 
 
-def _files_in(folder: Path) -> Iterable[Path]:
-    for path in folder.rglob("*"):
-        parts = path.relative_to(folder).parts
-        if path.is_file() and not any(part.endswith(_NOT_CONTENT) for part in parts):
-            yield path
+def _files_in(folder: Path) -> Iterator[Path]:
+    for top, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.endswith(_NOT_CONTENT)]
+        yield from (Path(top, name) for name in names if not name.endswith(_NOT_CONTENT))
 
 
 def pack(files: dict[str, Path]) -> bytes:
     """A tar of `files` (name in it, file): sorted, without owners and times, mode 0644 or 0755."""
+    import tarfile  # only provisioning needs it
+
     folders = {
         "/".join(parts[:count])
         for parts in (name.split("/") for name in files)

@@ -238,3 +238,9 @@ class Fields:
 def _key(key: str) -> str:
     """A key as messages show it: as typed, quoted when it is no plain word."""
     return key if re.fullmatch(r"[A-Za-z0-9._-]+", key) else said(key)
+
+
+def type_name(value: object) -> str:
+    """The type of a parameter with this default, as `runner jobs` names it."""
+    names = {bool: "bool", int: "int", float: "float", str: "str", list: "list", dict: "table"}
+    return names.get(type(value), "-")

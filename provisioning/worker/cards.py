@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 import gpus
 import leases
@@ -226,8 +225,7 @@ class Cards:
             pass  # a full disk: the queue goes on
 
 
-@dataclass
-class _Leases:
+class _Leases(NamedTuple):
     """The leases at one moment: what the last claims wrote, and who holds."""
 
     notes: Dict[str, bytes]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import plain
@@ -162,6 +161,8 @@ def _set_aside(path: str, aside: str) -> None:
 
 def _delete(path: str) -> None:
     if plain.is_folder(path):
+        import shutil  # who only looks is answered sooner without
+
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.unlink(path)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Any, Dict, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 import records
 from paths import Workspace
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(NamedTuple):
     """A worker's own facts (worker.json, format 1)."""
 
     worker: str
@@ -21,8 +19,8 @@ class Config:
     slots: int = 1
     disk_reserve: int = 0
     """Bytes that stay free on the workspace's disk: below it nothing starts, what runs stops."""
-    env: Dict[str, str] = field(default_factory=dict)
-    facts: Dict[str, Any] = field(default_factory=dict)
+    env: Dict[str, str] = {}
+    facts: Dict[str, Any] = {}
     """The rest of the record, for `version`."""
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
-from typing import Any, Dict, Iterable, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional
 
 import records
+
+if TYPE_CHECKING:
+    import subprocess
 
 FIELDS = ("index", "uuid", "memory.total", "memory.used", "driver_version", "name")
 """The name is last: it may hold a comma."""
@@ -169,6 +171,8 @@ class _Call:
         self.code: Optional[int] = None
         self.is_killed = False
         try:
+            import subprocess  # most requests start without
+
             self._child = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,

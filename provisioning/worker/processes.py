@@ -10,11 +10,13 @@ and it does nothing without real-time scheduling; so it finds what hides from th
 from __future__ import annotations
 
 import os
-import random
 import resource
 import signal
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+
+if TYPE_CHECKING:
+    import random
 
 MARK = "RUNNER_MARK"
 KILL_WAIT_S = 30.0

@@ -9,8 +9,7 @@ that waits for others to end (`after`), stands in no line until they have.
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 LONGEST_WAIT_S = 60.0
 GPU, CPU = "gpu", "cpu"
@@ -127,8 +126,7 @@ class Queue:
         return {run: sorted(others) for run, others in self._held.items()}
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a run stands: its place from 1, and who is before it."""
 
     position: int

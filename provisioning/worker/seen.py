@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import config
 import gpus
@@ -16,8 +15,7 @@ from paths import Workspace
 Table = Dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """The cards as the dispatcher last saw them, who uses them, and what is wrong."""
 
     cards: List[Table]

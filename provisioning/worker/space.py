@@ -14,8 +14,7 @@ import fcntl
 import os
 import stat
 import time
-from dataclasses import dataclass
-from typing import Dict, Iterator, List, Optional, Set, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import plain
 import records
@@ -29,8 +28,7 @@ DEEPEST = 10
 File = Tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(NamedTuple):
     """What the workspace's disk has left for this account."""
 
     total: int

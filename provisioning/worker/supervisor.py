@@ -11,10 +11,9 @@ import errno
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 
 import journal
 import processes
@@ -22,6 +21,9 @@ import records
 from paths import Workspace
 
 from runner import states
+
+if TYPE_CHECKING:
+    import subprocess
 
 START_LIMIT_S = 15.0
 RESTART_LIMIT_S = 5.0
@@ -190,6 +192,8 @@ def live_launchers(workspace: Workspace) -> List[int]:
 def _start(
     workspace: Workspace, python: str, env: Dict[str, str], alone: bool = True
 ) -> "subprocess.Popen[bytes]":
+    import subprocess  # a request that starts no worker is answered sooner without
+
     program, conf = (os.path.join(HERE, "supervisord" + end) for end in (".py", ".conf"))
     out = records.open_log(_out(workspace))
     try:

@@ -54,12 +54,6 @@ def kind_of(value: Param) -> str:
     return "a list" if isinstance(value, list) else "a table"
 
 
-def type_name(value: Param) -> str:
-    """The type of a parameter with this default, as `runner jobs` names it."""
-    names = {bool: "bool", int: "int", float: "float", str: "str", list: "list", dict: "table"}
-    return names.get(type(value), "-")
-
-
 def decode_json(key: str, text: str) -> Any:
     """The value of `key:=JSON`. Raises SpecError."""
     try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
-import tarfile
 import time
 import zlib
 from collections.abc import Iterator
@@ -15,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from runner import content, wire
+from runner import wire
+from tests.helpers.bundles import unpack_bundle
 
 IMPORT_ALL = """
 import importlib, pathlib, sys
@@ -31,10 +30,7 @@ print("%d.%d" % sys.version_info[:2])
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    folder = tmp_path / "bundle"
-    with tarfile.open(fileobj=io.BytesIO(content.bundle().data)) as tar:
-        tar.extractall(folder, filter="data")
-    return folder
+    return unpack_bundle(tmp_path / "bundle")
 
 
 class Conversation:
@@ -124,7 +120,7 @@ def test_a_run_from_submit_to_tail_under_3_9(python39: str, bundle: Path, tmp_pa
         deadline = time.monotonic() + 20
         while not conversation.ask("info")[0]["up"]:
             assert time.monotonic() < deadline
-        reply, _ = conversation.ask("submit", rows, spec=spec, manifest=True)
+        reply, _ = conversation.ask("submit", rows, spec=spec, list="whole")
         assert (reply["id"], reply["repeated"]) == ("cmd-39393", False)
         reply, data = conversation.ask("tail", run="cmd-39393", rank=0, follow=True)
         assert data[wire.TAIL_HEAD.size :] == b"from the snapshot\n"

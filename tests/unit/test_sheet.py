@@ -122,7 +122,7 @@ def test_attempts_that_ended_alike_are_said_once() -> None:
         f"             3  {at}  the same at the same step; not tried again",
     ]
     cause = {key: value for key, value in (item.status.cause or {}).items() if key != "repeated"}
-    other = dataclasses.replace(item, status=dataclasses.replace(item.status, cause=cause))
+    other = dataclasses.replace(item, status=item.status._replace(cause=cause))
     assert not [line for line in status_lines(other, NOW) if "the same" in line]
 
 
