@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
+import select
 import sys
 import threading
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 import config
+import inboxes
 import journal
 import paths
 import space
@@ -22,6 +23,11 @@ from verbs import Refused
 
 from runner import __version__, states, wire
 
+MOST_STREAMS = 256
+"""Requests under way at once; each has a thread."""
+MOST_NESTED = 100
+"""Depth of a request's JSON; what a job's parameters may hold needs far less."""
+
 
 class Link:
     """Both directions of one conversation."""
@@ -31,24 +37,32 @@ class Link:
         self._out = fd_out
         self._lock = threading.Lock()
         self._heard = time.monotonic()
-        self._streams: Dict[int, "queue.Queue[Optional[bytes]]"] = {}
+        self._sending_since = float("inf")
+        self._inboxes = inboxes.Inboxes()
 
     def write(self, data: bytes) -> None:
         """Whole frames; a client that went away ends the process, since nobody listens."""
-        view = memoryview(data)
         with self._lock:
-            try:
-                while view:
-                    view = view[os.write(self._out, view) :]
-            except OSError:
-                os._exit(0)
+            self._put(data)
+
+    def _put(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                self._sending_since = time.monotonic()
+                view = view[os.write(self._out, view[: wire.CHUNK]) :]
+        except OSError:
+            os._exit(0)
+        self._sending_since = float("inf")
 
     def send(self, kind: int, stream: int, body: Any = b"") -> None:
-        """One frame; a table is sent as JSON."""
+        """One frame; a table is sent as JSON, a tuple of buffers as one payload."""
         if isinstance(body, dict):
             self.write(wire.pack_json(kind, stream, body))
         else:
-            self.write(wire.pack_frame(kind, stream, body))
+            self.write(
+                wire.pack_frame(kind, stream, *(body if isinstance(body, tuple) else (body,)))
+            )
 
     def serve(self, workspace: Workspace) -> None:
         """Answer until the client has closed its side and every answer is out."""
@@ -62,34 +76,57 @@ class Link:
             self._heard = time.monotonic()
             for kind, stream, payload in reader.feed(data):
                 if kind == wire.REQ:
-                    inbox: "queue.Queue[Optional[bytes]]" = queue.Queue()
-                    self._streams[stream] = inbox
                     # no two alike: members of a sweep are queued in the order they came
                     asked_at = max(time.time(), asked_at + 1e-6)
-                    arguments = (workspace, stream, payload, inbox, asked_at)
-                    threading.Thread(target=self._answer, args=arguments, daemon=True).start()
-                elif kind in (wire.DATA, wire.END) and stream in self._streams:
-                    self._streams[stream].put(payload if kind == wire.DATA else None)
+                    self._begin(workspace, stream, payload, asked_at)
+                elif kind in (wire.DATA, wire.END):
+                    self._inboxes.put(stream, payload if kind == wire.DATA else None)
         # the client is gone or done; whatever is under way is safe to stop at any point
         os._exit(0)
 
     def _beat(self) -> None:
+        """Never waits for the link, so that a dead one is seen whatever is being sent on it."""
+        ping = wire.pack_frame(wire.PING, 0)
         while True:
             time.sleep(wire.BEAT_S)
-            self.send(wire.PING, 0)
-            if time.monotonic() - self._heard > wire.WORKER_PATIENCE_S:
+            if self._is_dead():
                 os._exit(3)
+            # a full pipe, or a frame under way, is a sign of life by itself
+            if self._lock.acquire(False):
+                if _is_ready(self._out, select.POLLOUT):
+                    self._put(ping)
+                self._lock.release()
+
+    def _is_dead(self) -> bool:
+        now = time.monotonic()
+        if now - max(self._heard, self._inboxes.freed_at) <= wire.WORKER_PATIENCE_S:
+            return False
+        if not self._inboxes.full:
+            return True
+        # nothing is read while a verb has enough to do; it will go on, if it does not wait itself
+        return now - self._sending_since > wire.WORKER_PATIENCE_S or _is_ready(self._in, 0)
+
+    def _begin(self, workspace: Workspace, stream: int, payload: bytes, asked_at: float) -> None:
+        if len(self._inboxes) >= MOST_STREAMS:
+            text = "more than %d requests at once" % MOST_STREAMS
+            self.send(wire.ERR, stream, {"code": "busy", "text": text})
+            return
+        inbox = self._inboxes.open(stream)
+        arguments = (workspace, stream, payload, inbox, asked_at)
+        threading.Thread(target=self._answer, args=arguments, daemon=True).start()
 
     def _answer(
         self,
         workspace: Workspace,
         stream: int,
         payload: bytes,
-        inbox: "queue.Queue[Optional[bytes]]",
+        inbox: inboxes.Inbox,
         asked_at: float,
     ) -> None:
         try:
             request = wire.read_json(payload)
+            if _is_deep(request):
+                raise wire.WireError("nested more than %d deep" % MOST_NESTED)
             call = verbs.Call(self, workspace, stream, inbox, request.get("local"), asked_at)
             wake_up(workspace, request)
             reply = verbs.find(request)(call, request)
@@ -113,7 +150,29 @@ class Link:
                 wire.ERR, stream, {"code": "bug", "text": "%s: %s" % (type(error).__name__, error)}
             )
         finally:
-            self._streams.pop(stream, None)
+            self._inboxes.close(stream)
+
+
+def _is_ready(fd: int, event: int) -> bool:
+    """Whether `event` would not wait now; with none, whether the other end is gone."""
+    poll = select.poll()
+    poll.register(fd, event)
+    return bool(poll.poll(0))
+
+
+def _is_deep(body: Any) -> bool:
+    """Whether JSON is nested so deep that a function calling itself could not follow."""
+    level = [body]
+    for _ in range(MOST_NESTED):
+        level = [
+            item
+            for each in level
+            for item in (each.values() if isinstance(each, dict) else each)
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def hello(workspace: Workspace) -> Dict[str, Any]:

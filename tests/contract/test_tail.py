@@ -19,7 +19,7 @@ import pytest
 from runner import wire
 from runner.app import runs, tail
 from runner.app.context import Context
-from runner.errors import HostError, NotFound, SpecError, WorkerError
+from runner.errors import HostError, NotFound, ProvisionError, SpecError, WorkerError
 from runner.model import Project
 from tests.helpers.hostile_worker import Frame, hostile_host
 from tests.helpers.link import Link, make_link
@@ -207,6 +207,55 @@ def test_last_lines_are_not_told_twice_after_a_cut(shared_worker: LocalWorker, l
 def programs(worker: LocalWorker) -> list[int]:
     """The worker programs of conversations."""
     return [pid for pid, words in worker.machinery().items() if "exec(bytes.fromhex" in words]
+
+
+def test_another_worker_in_its_place_ends_the_tail(
+    local_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "RETRY_WAITS_S", (0.05,))
+    run = local_worker.python(COUNTS)
+    local_worker.until_logged(run, "line 9\n")
+    follower = Follower(local_worker, run)
+    wait_for(lambda: follower.data, 20, "some lines")
+    config = local_worker.workspace / ".runner/worker.json"
+    body = json.loads(config.read_text())
+    body["worker"], before = "w-0123456789ab", body["worker"]
+    config.write_text(json.dumps(body))
+    for pid in programs(local_worker):
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(
+        HostError, match=f"another worker answers now .w-0123456789ab, not {before}"
+    ):
+        follower.end()
+    assert local_worker.log(run).startswith(follower.data)
+
+
+@pytest.mark.parametrize("patience_s", [60.0, 0.0])
+def test_a_host_without_its_worker_for_a_while_is_asked_again(
+    shared_worker: LocalWorker,
+    link: Link,
+    monkeypatch: pytest.MonkeyPatch,
+    patience_s: float,
+) -> None:
+    monkeypatch.setattr(tail, "WITHOUT_WORKER_S", patience_s)
+    run = shared_worker.python(COUNTS)
+    follower = Follower(shared_worker, run, "far")
+    wait_for(lambda: len(follower.data) > 100, 20, "some lines")
+    docker, tried = link.folder / "docker", link.folder / "tried"
+    good = docker.read_text()
+    docker.write_text(f"#!/bin/sh\necho . >> {tried}\necho No such container >&2; exit 1\n")
+    for pid in programs(shared_worker):
+        os.kill(pid, signal.SIGKILL)
+    if not patience_s:
+        with pytest.raises(ProvisionError, match="no worker there"):
+            follower.end()
+        return
+    wait_for(lambda: tried.exists() and len(tried.read_text()) > 4, 20, "some tries")
+    docker.write_text(good)
+    size = len(follower.data)
+    wait_for(lambda: len(follower.data) > size + 50, 20, "new lines")
+    shared_worker.cancel(run, now=True)
+    assert follower.end() == shared_worker.log(run)
 
 
 def test_host_that_never_answers_ends_the_tail(shared_worker: LocalWorker, link: Link) -> None:

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import pytest
 
-from runner import content, wire
+from runner import wire
+from tests.helpers.bundles import unpack_bundle
+
+PATIENCE_S = 3.0
+ENDLESS = 1 << 40
 
 
 class Raw:
     """A worker program and its two pipes."""
 
-    def __init__(self, folder: Path, **environ: str) -> None:
+    def __init__(self, folder: Path, *, patience_s: float | None = None, **environ: str) -> None:
+        """patience_s: in place of the one it has."""
         bundle = folder / "bundle"
         if not bundle.exists():
-            with tarfile.open(fileobj=io.BytesIO(content.bundle().data)) as tar:
-                tar.extractall(bundle, filter="data")
+            unpack_bundle(bundle)
+        if patience_s is not None:
+            source = bundle / "runner/wire.py"
+            line = f"WORKER_PATIENCE_S = {wire.WORKER_PATIENCE_S}\n"
+            assert line in source.read_text()
+            source.write_text(source.read_text().replace(line, f"{line[:20]}{patience_s}\n"))
         env = dict(os.environ, RUNNER_WORKSPACE=str(folder / "ws"), HOME=str(folder), **environ)
         self.child = subprocess.Popen(
             [sys.executable, "-I", "-S", str(bundle), "serve"],
@@ -38,7 +49,7 @@ class Raw:
         self._out = cast(io.BufferedReader, self.child.stdout)
         self.flush = self.child.stdin.flush
         self.magic = self._out.readline()
-        self._frames = self._read()
+        self.frames = self._read()
 
     def _read(self) -> Iterator[tuple[int, int, bytes]]:
         reader = wire.FrameReader()
@@ -47,10 +58,16 @@ class Raw:
             yield from reader.feed(data)
 
     def next(self, skip: tuple[int, ...] = (wire.PING,)) -> tuple[int, int, Any]:
-        for kind, stream, payload in self._frames:
+        for kind, stream, payload in self.frames:
             if kind not in skip:
                 return kind, stream, json.loads(payload) if payload else None
         raise EOFError
+
+    @property
+    def peak_mib(self) -> int:
+        """The most memory it had so far."""
+        lines = Path(f"/proc/{self.child.pid}/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) >> 10
 
     def ask(self, stream: int, payload: bytes) -> None:
         self.write(wire.pack_frame(wire.REQ, stream, payload))
@@ -63,12 +80,43 @@ class Raw:
             self.child.kill()
         return self.child.returncode
 
+    def kill(self) -> None:
+        """End it, whatever is under way."""
+        self.child.kill()
+        self.child.wait()
+        for stream in (self.child.stdin, self.child.stdout, self.child.stderr):
+            with contextlib.suppress(OSError):  # what was written and not sent
+                cast(IO[bytes], stream).close()
+
 
 @pytest.fixture
 def raw(tmp_path: Path) -> Iterator[Raw]:
     made = Raw(tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Raw]:
+    """One of little patience, with an endless log."""
+    made = Raw(tmp_path, patience_s=PATIENCE_S)
+    add_endless_log(tmp_path, made)
+    yield made
+    made.kill()
+
+
+def add_endless_log(folder: Path, worker: Raw) -> None:
+    """A run `a-1`."""
+    assert worker.next()[0] == wire.EVENT  # its workspace is there
+    run, logs = folder / "ws/runs/a-1", folder / "ws/logs/a-1"
+    run.mkdir(parents=True)
+    logs.mkdir(parents=True)
+    (run / "spec.json").write_text('{"id": "a-1", "nproc": 1}')
+    with open(logs / "rank-0.log", "wb") as log:
+        log.truncate(ENDLESS)
+
+
+TAIL = b'{"verb": "tail", "run": "a-1"}'
 
 
 def test_it_speaks_first_and_says_what_it_is(raw: Raw) -> None:
@@ -80,7 +128,12 @@ def test_it_speaks_first_and_says_what_it_is(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"{", b"[]", b"\xff", b"[" * 200_000, b'{"verb": ["x"]}', b"{}"]
+    "payload",
+    [
+        *(b"", b"{", b"[]", b"\xff", b"[" * 200_000, b'{"verb": ["x"]}', b"{}"),
+        b'{"verb": "info", "x": ' + b"[" * 200 + b"]" * 200 + b"}",
+        b'{"x":' * 200 + b"1" + b"}" * 200,
+    ],
 )
 def test_a_request_that_is_none_is_refused_and_the_next_one_answered(
     raw: Raw, payload: bytes
@@ -116,6 +169,72 @@ def test_it_ends_with_its_client(raw: Raw) -> None:
     raw.ask(1, b'{"verb": "wait", "ids": []}')
     assert raw.next()[0] == wire.REP
     assert raw.end() == 0
+
+
+def test_requests_at_once_are_bounded(raw: Raw, tmp_path: Path) -> None:
+    add_endless_log(tmp_path, raw)
+    many = 260
+    for stream in range(1, many + 1):
+        raw.write(wire.pack_frame(wire.REQ, stream, TAIL))
+    raw.flush()
+    refused: set[int] = set()
+    while len(refused) < many - 256:
+        kind, stream, payload = next(raw.frames)
+        if kind == wire.ERR:
+            assert json.loads(payload)["code"] == "busy"
+            refused.add(stream)
+    assert refused == set(range(257, many + 1))
+    raw.child.kill()
+
+
+def test_a_stream_has_one_request(hasty: Raw) -> None:
+    for _ in range(2):
+        hasty.ask(1, TAIL)
+    with pytest.raises(EOFError):
+        while True:
+            hasty.next(skip=(wire.PING, wire.DATA))
+    assert hasty.end() == 1
+
+
+def test_it_ends_when_its_client_falls_silent_while_much_is_sent(hasty: Raw) -> None:
+    hasty.ask(1, TAIL)
+    assert hasty.child.wait(PATIENCE_S + 20) == 3
+
+
+def test_a_client_that_reads_slowly_is_not_silent(hasty: Raw) -> None:
+    hasty.ask(1, TAIL)
+    began = time.monotonic()
+    came = 0
+    while time.monotonic() - began < 3 * PATIENCE_S:
+        hasty.write(wire.pack_frame(wire.PING, 0))
+        hasty.flush()
+        came += len(next(hasty.frames)[2])
+        time.sleep(PATIENCE_S / 5)  # slow is what this is about
+    assert hasty.child.poll() is None
+    assert 0 < came < ENDLESS
+
+
+def test_a_client_that_floods_it_waits_and_ends_with_itself(hasty: Raw) -> None:
+    hasty.ask(1, TAIL)
+    assert hasty.next()[0] == wire.EVENT
+    piece = wire.pack_frame(wire.DATA, 1, bytes(wire.CHUNK))
+    assert hasty.child.stdin is not None
+    fd = hasty.child.stdin.fileno()
+    os.set_blocking(fd, False)
+    sent, before, began = 0, hasty.peak_mib, time.monotonic()
+    reading = threading.Thread(target=lambda: [0 for _ in hasty.frames], daemon=True)
+    reading.start()
+    while time.monotonic() - began < 2 * PATIENCE_S:
+        try:
+            sent += os.write(fd, piece[sent % len(piece) :])
+        except BlockingIOError:
+            time.sleep(0.05)
+    assert hasty.child.poll() is None, "it is the verb that has not taken what came"
+    assert sent < 64 << 20
+    assert hasty.peak_mib - before < 48
+    hasty.child.stdin.close()
+    assert hasty.child.wait(PATIENCE_S + 20) == 3
+    reading.join(10)
 
 
 @pytest.mark.slow

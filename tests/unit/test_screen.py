@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -131,3 +132,42 @@ def test_text_before_an_unfinished_sequence_is_shown_at_once() -> None:
     passed = TailFilter()
     assert passed.feed(b"line\n\x1b[3") == "line\n"
     assert passed.feed(b"2mok") == "\x1b[32mok"
+
+
+ALPHABET = [
+    *(bytes([byte]) for byte in range(256)),
+    *(
+        b"\x1b[31m",
+        b"\x1b[K",
+        b"\x1b[2K",
+        b"\x1b[2J",
+        b"\x1b]0;t\x07",
+        b"\x1b[",
+        b"\x1b",
+        b"m",
+        b"8;",
+    ),
+    *(b"\x9b31m", b"\xc2\x9b", "\u202e".encode(), "\u200b".encode(), "日本e\u0301".encode()),
+    *(b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe6\x97", b"text of a job ", b"\r\n", b"\t"),
+    *("\U000e0041".encode(), "\u2028".encode(), "\ufeff".encode(), "\u3164".encode()),
+]
+PASSED = re.compile(r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K|[\r\n\t]")
+"""All that may reach a terminal beside what can be printed."""
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("colours", [True, False])
+def test_no_bytes_whatever_reach_a_terminal_as_more_than_text(seed: int, colours: bool) -> None:
+    rng = random.Random(seed)
+    data = b"".join(rng.choices(ALPHABET, k=2000))
+    passed = TailFilter(colours=colours)
+    wanted = passed.feed(data) + passed.finish()
+    left = PASSED.sub("", wanted)
+    assert left.isprintable() and escaped(left) == left
+    assert colours or "m" not in "".join(re.findall(r"\x1b\[[0-9;:]*(.)", wanted))
+    passed, shown, rest = TailFilter(colours=colours), "", data
+    while rest:
+        size = rng.choice([1, 2, 3, 50])
+        shown += passed.feed(rest[:size])
+        rest = rest[size:]
+    assert shown + passed.finish() == wanted

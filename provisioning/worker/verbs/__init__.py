@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import queue
 import time
 import zlib
 from typing import Any, Callable, Dict, Iterator, List, Optional, Protocol, cast
 
 import supervisor
+from inboxes import Inbox
 from paths import RunPaths, Workspace
 
 from runner import wire
@@ -27,7 +27,7 @@ class Sender(Protocol):
     """Where a verb's frames go."""
 
     def send(self, kind: int, stream: int, body: Any = b"") -> None:
-        """One frame; a table is sent as JSON."""
+        """One frame; a table is sent as JSON, a tuple of buffers as one payload."""
 
 
 class Refused(Exception):
@@ -46,7 +46,7 @@ class Call:
         link: Sender,
         workspace: Workspace,
         stream: int,
-        inbox: "queue.Queue[Optional[bytes]]",
+        inbox: Inbox,
         local: Optional[Dict[str, Any]] = None,
         asked_at: float = 0.0,
     ) -> None:
@@ -70,8 +70,8 @@ class Call:
                 with supervisor.without_room():
                     supervisor.ensure(self.workspace, self._local)
 
-    def data(self, payload: bytes) -> None:
-        """Send bytes."""
+    def data(self, *payload: wire.Buffer) -> None:
+        """Send bytes, all pieces in one frame."""
         self._link.send(wire.DATA, self._stream, payload)
 
     def event(self, **body: Any) -> None:

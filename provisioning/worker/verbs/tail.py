@@ -14,7 +14,10 @@ from paths import RunPaths
 from runner import states, wire
 from verbs import Call, Refused, whole
 
-POLL_S = 0.03
+SOONEST_S, LATEST_S = 0.003, 0.025
+"""Bounds of a nap between two looks: short while bytes come, so that a line is seen at once; then a
+tenth of the silence, so that a quiet log costs nothing that can be measured.
+"""
 STATE_POLL_S = 0.25
 BLOCK = 64 * 1024
 
@@ -22,12 +25,13 @@ BLOCK = 64 * 1024
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     """{"run", "rank", "from"?: byte, "lines"?: n, "follow"} → DATA frames, each its offset first.
 
-    EVENT {"start", "size"} comes first; {"state", "reason"} whenever the run's state changes. The
-    reply holds the offset reached and the run's status. "cuts" in the request: EVENT {"cut": [from,
-    to]} stands for bytes that its log limit took; without it they come as NUL bytes. EVENT
-    {"problem": text} tells what became of the log; {"anew": [reached, size]} that it became shorter
-    than what was given ("held" in the request: up to there, by an earlier conversation), or that
-    another file is the rank's log now: what follows begins at byte 0.
+    EVENT {"start", "size", "ranks": how many the run has} comes first; {"state", "attempt",
+    "submitted_at", "started_at"} whenever the run's state changes. The reply holds the offset
+    reached and the run's status. "cuts" in the request: EVENT {"cut": [from, to]} stands for bytes
+    that its log limit took; without it they come as NUL bytes. EVENT {"problem": text} tells what
+    became of the log; {"anew": [reached, size]} that it became shorter than what was given ("held"
+    in the request: up to there, by an earlier conversation), or that another file is the rank's log
+    now: what follows begins at byte 0.
     """
     paths = call.run(request.get("run"))
     rank = whole(request, "rank", 0)
@@ -42,7 +46,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         start = last_lines(path, size, whole(request, "lines"))
     if start < 0:
         raise Refused("bad-request", "a log has no byte %d" % start)
-    call.event(start=start, size=size)
+    call.event(start=start, size=size, ranks=nproc)
     cuts = bool(request.get("cuts")) and bool(pair and pair[0].get("log_limit_bytes"))
     stream = _Stream(call, paths, rank, start, cuts)
     stream.held = min(start, whole(request, "held", 0))
@@ -104,10 +108,13 @@ class _Stream:
     def run(self, follow: bool) -> int:
         """Send all there is, and what comes until the run's end; the offset reached."""
         look_at = 0.0
+        came_at = time.monotonic()
         while True:
-            if self._send():
-                continue
+            sent = self._send()
             now = time.monotonic()
+            if sent:
+                came_at = now
+                continue
             if now >= look_at or not follow:
                 look_at = now + STATE_POLL_S
                 pair = view.read_pair(self._paths)
@@ -119,7 +126,7 @@ class _Stream:
                     continue
                 self._find_new(pair)
                 self._call.keep_up()
-            time.sleep(POLL_S)
+            time.sleep(min(LATEST_S, max(SOONEST_S, (now - came_at) / 10)))
 
     def close(self) -> None:
         if self._fd is not None:
@@ -177,7 +184,9 @@ class _Stream:
         mark = (pair[1]["state"], pair[1].get("attempt"))
         if mark != self._told:
             self._told = mark
-            self._call.event(state=mark[0], attempt=mark[1])
+            times = {"submitted_at": pair[0].get("accepted_at")}
+            times["started_at"] = pair[1].get("started_at")
+            self._call.event(state=mark[0], attempt=mark[1], **times)
         problem = view.log_problem(self._paths, int(mark[1] or 0))
         ran = mark[0] == states.ENDED and pair[1].get("ran_s")
         if problem is None and ran and plain.size(self._path) is None:
