@@ -21,6 +21,7 @@ from runner.app.results import (
     CancelReport,
     Contact,
     Curve,
+    DryRun,
     Listing,
     ProvisionReport,
     PullReport,
@@ -30,15 +31,18 @@ from runner.app.results import (
     WorkerVersion,
 )
 from runner.errors import OutputError, RunFailed, RunnerError, SpecError
-from runner.grammar.values import type_name
+from runner.fields import type_name
 from runner.model import Host, JobSpec
 from runner.show import documents
+from runner.show.merged import MergedLines
 from runner.show.reasons import explain, reason_lines
 from runner.show.rows import ending_line, run_rows
 from runner.show.screen import Paint, TailFilter, cut, escaped, table
 from runner.show.sheet import status_lines
+from runner.show.stops import missed_lines
 from runner.show.units import duration, moment, plural, size, took
 
+MOST_NAMED = 5
 STEP_PATIENCE_S = 1.0
 """How long something is waited for before it is said."""
 
@@ -107,6 +111,13 @@ class TerminalReport:
         """Nothing is waited for any more."""
         with self._lock:
             self._clear()
+
+    def warn(self, text: str) -> None:
+        """A line for stderr that cron must see too."""
+        with self._lock:
+            self._clear()
+            self._stream.write("".join(escaped(line) + "\n" for line in text.split("\n")))
+            self._stream.flush()
 
     def _draw_late(self, text: str) -> None:
         with self._lock:
@@ -205,6 +216,22 @@ class Output:
         else:
             self.lines(ids)
 
+    def dry_run(self, report: DryRun) -> None:
+        """What would be left out, and by which rule; the rest is said on stderr."""
+        for text in report.warnings:
+            self.warn(text)
+        if self._json:
+            self.document(documents.dry_run(report))
+        else:
+            self.lines(escaped(f"{item.path}  {item.rule}") for item in report.left_out)
+        changed = [file for file in report.files if file.changed]
+        self.report.note(f"code   {report.code_text}")
+        if 0 < len(changed) < len(report.files):
+            names = [f"{file.path} {size(file.bytes)}" for file in changed[:MOST_NAMED]]
+            names += ["…"] if len(changed) > MOST_NAMED else []
+            self.report.note(f"new    {', '.join(names)}")
+        self.report.note(f"{report.runs_text}; nothing was sent")
+
     def listing(self, found: Listing, *, everyone: bool = False) -> None:
         """Runs as a table; which hosts did not answer goes to stderr."""
         if self._json:
@@ -223,20 +250,20 @@ class Output:
     def _silence(self, contact: Contact, runs: Iterable[RunOnHost]) -> str:
         """What is known of a host that did not answer."""
         said = (contact.error or "").removeprefix(contact.host + ": ")
-        if contact.state == "no-worker":
-            lines = [f"{contact.host}: {said}", *(f"  {line.strip()}" for line in contact.advice)]
-            return "\n".join(lines)
-        since = (
-            f"no answer since {moment(contact.at, self._clock())}" if contact.at else "no answer"
-        )
         live = [run.id for run in runs if run.host == contact.host and run.status.state != "ended"]
-        text = f"{contact.host}: {since}"
-        if said:
-            text = f"{text} ({said})"
-        if not live:
-            return text
         names = live[0] if len(live) == 1 else f"{len(live)} runs there"
-        return f"{text}; {names} may well be running"
+        heard = moment(contact.at, self._clock()) if contact.at else ""
+        if contact.state == "no-worker" or contact.refused:
+            text = f"{contact.host}: {said}"
+        elif contact.slow:
+            text = f"{contact.host}: {said}" + (f", last heard {heard}" if heard else "")
+        else:
+            text = f"{contact.host}: no answer" + (f" since {heard}" if heard else "")
+            text += f" ({said})" if said else ""
+        if live and contact.state != "no-worker":
+            text += f"; {names} may well be running"
+        advice = contact.advice if contact.state == "no-worker" or contact.refused else ()
+        return "\n".join([text, *(f"  {line.strip()}" for line in advice)])
 
     def status(self, run: RunOnHost, host: Host | None = None) -> None:
         """One run in full."""
@@ -344,32 +371,42 @@ class Output:
 
     def pulled(self, report: PullReport) -> None:
         """Where the files are; how many, and what was left, on stderr."""
-        brought = f"{plural(report.files, 'file')}, {size(report.bytes)} in {took(report.seconds)}"
-        parts = [f"{brought}, all verified" if report.files else "nothing new"]
-        parts += [f"{report.unchanged} unchanged"] if report.unchanged else []
-        parts += [f"{len(report.pending)} still being written"] if report.pending else []
-        self.report.note("; ".join(parts))
-        if report.left_out:
-            names = ", ".join(report.left_out[:3]) + (", …" if len(report.left_out) > 3 else "")
-            self.warn(f"{len(report.left_out)} left out, not plain files: {names}")
+        if report.nothing_yet is not None:
+            self.warn(f"{report.run}: nothing yet; it is {report.nothing_yet}")
+        else:
+            self.report.note(pulled_text(report))
+        for count, what in (
+            (report.left_out, "left out, not plain files"),
+            (report.too_long, "left out, names too long for this disk"),
+        ):
+            if count:
+                names = ", ".join(count[:3]) + (", …" if len(count) > 3 else "")
+                self.warn(f"{len(count)} {what}: {names}")
         for name in report.kept:
             self.warn(f"{report.path / name}: not from a pull, or edited here; left as it is")
         if self._json:
             self.document(documents.pulled(report))
-        else:
+        elif report.nothing_yet is None:
             path = os.path.relpath(report.path)
             self.lines([escaped(str(report.path) if path.startswith("..") else path)])
 
-    def cancelled(self, reports: Sequence[CancelReport]) -> None:
-        """What became of each run; what could not be stopped goes to stderr."""
+    def pulled_round(self, report: PullReport) -> None:
+        """What a look of `pull --watch` brought."""
+        at = time.strftime("%H:%M:%S", time.localtime(self._clock()))
+        self.report.note(f"{at}  {report.run}: {pulled_text(report)}")
+
+    def cancelled(self, reports: Sequence[CancelReport], *, whole: bool = False) -> None:
+        """What became of each run; what could not be stopped goes to stderr.
+
+        whole: all runs of the hosts were meant.
+        """
         if self._json:
             self.document(documents.cancelled(reports))
         else:
             rows = [_cancel_row(report) for report in reports if report.error is None]
             self._table(rows)
-        for report in reports:
-            if report.error is not None:
-                self.warn(f"{report.error}; {report.run} was NOT stopped")
+        for line in missed_lines(reports, whole=whole):
+            self.warn(line)
 
     def versions(self, client: Mapping[str, Any], workers: Sequence[WorkerVersion]) -> None:
         """Client, worker, image and launchers."""
@@ -426,6 +463,29 @@ class Output:
 
         return write, finish
 
+    def ranks_writer(self) -> tuple[Callable[[int, int, bytes], None], Callable[[], None]]:
+        """The same for all ranks of a job in whole lines; takes rank, their number and bytes."""
+        merged = MergedLines(redraws=self.on_terminal)
+
+        def put(lines: bytes) -> None:
+            if not lines:
+                return
+            if not self.on_terminal:
+                self._write_exactly(lines)
+                return
+            text = ""
+            for line in lines.split(b"\n")[:-1]:
+                passed = TailFilter(colours=self._paint.on)  # none goes on in another rank's line
+                text += passed.feed(line) + passed.finish() + "\n"
+            self.report.done()
+            with _writing():
+                self._out.write(text)
+                self._out.flush()
+
+        return lambda rank, ranks, data: put(merged.feed(rank, ranks, data)), lambda: put(
+            merged.finish()
+        )
+
     def _write_exactly(self, data: bytes) -> None:
         stream = getattr(self._out, "buffer", None)
         if stream is None:
@@ -459,6 +519,16 @@ def _facts(facts: Mapping[str, Any]) -> str:
             value = ", ".join(map(str, names))
         parts.append(f"{key} {'-' if value in (None, '') else value}")
     return "  ".join(parts)
+
+
+def pulled_text(report: PullReport) -> str:
+    """`14 files, 2.1 GB in 23s, all verified; 31 unchanged; 1 still being written`."""
+    brought = f"{plural(report.files, 'file')}, {size(report.bytes)} in {took(report.seconds)}"
+    parts = [f"{brought}, all verified" if report.files else "nothing new"]
+    parts += [f"{report.unchanged} unchanged"] if report.unchanged else []
+    parts += [f"{len(report.pending)} still being written"] if report.pending else []
+    gone = f"{plural(report.mirrored, 'file')} removed here, too" if report.mirrored else ""
+    return "; ".join([*parts, *([gone] if gone else [])])
 
 
 def _cancel_row(report: CancelReport) -> Sequence[Any]:

@@ -2,10 +2,12 @@
 
     .gitignore          this folder is nobody's code
     runs/ID.json        a run as last seen, and on which host
-    workers/HOST.json   the last snapshot a host was known to hold
+    trees/HOST.tree     the last snapshot a host's worker was known to hold, with its list
+    contacts/HOST.json  which worker a host answers as, since when, and as which before
     intents/ID.json     a submit whose ids were not printed yet; its process holds the file's lock
     pulls/ID.json       what pulls made, to tell it from what people put there
     pulls/.ID.*.lock    held by the pull of a run into one folder
+    digests             what code/digests.py knows of files that did not change
 
 Records can be deleted; hosts know every run. Open intents cannot: they are what makes a submit
 that was cut happen exactly once.
@@ -20,8 +22,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,8 @@ from runner.wire import RunStatus, WireError, is_number
 FORMAT = 1
 LOCK_LIMIT_S = 10.0
 LEFTOVER_S = 3600.0
+MOST_BEFORE = 5
+MAX_TREE = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,40 @@ class Record:
     seen_at: float
     run: Mapping[str, Any]
     """The worker's status, as it came."""
+
+
+@dataclass(frozen=True)
+class KnownWorker:
+    """Which worker a host answers as."""
+
+    worker: str
+    since: float
+    """When it was met first, by our clock."""
+    before: tuple[str, ...] = ()
+    """Those that answered there earlier, the last one first."""
+
+
+@dataclass(frozen=True)
+class KnownTree:
+    """A snapshot that a worker was known to hold."""
+
+    worker: str
+    digest: str
+    diff: str | None
+    """The content of its diff, which the worker holds, too."""
+    packed: bytes = field(repr=False)
+
+    def rows(self) -> dict[str, list[Any]] | None:
+        """Its rows by path; None when what was kept of them is damaged."""
+        unzip = zlib.decompressobj()
+        try:
+            rows = json.loads(unzip.decompress(self.packed, MAX_TREE))
+        except (zlib.error, ValueError, RecursionError):
+            return None
+        good = isinstance(rows, list) and all(
+            isinstance(row, list) and len(row) == 5 and isinstance(row[0], str) for row in rows
+        )
+        return {row[0]: row for row in rows} if good else None
 
 
 class Intent:
@@ -99,16 +138,45 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             (self._root / "runs" / f"{run}.json").unlink()
 
-    def last_snapshot(self, host: str) -> tuple[str, str] | None:
-        """(worker, digest) of the snapshot sent last to a host."""
-        body = _read(self._root / "workers" / f"{host}.json")
-        if not body or "worker" not in body or "snapshot" not in body:
+    def known_tree(self, host: str) -> KnownTree | None:
+        """The snapshot that a host's worker was known to hold last."""
+        try:
+            head, _, rest = read_regular(self._root / "trees" / f"{host}.tree").partition(b"\n")
+            body = json.loads(head)
+        except (OSError, RecursionError, ValueError):
             return None
-        return str(body["worker"]), str(body["snapshot"])
+        if not isinstance(body, dict):
+            return None
+        worker, digest, diff = (body.get(key) for key in ("worker", "digest", "diff"))
+        if not isinstance(worker, str) or not isinstance(digest, str):
+            return None
+        return KnownTree(worker, digest, diff if isinstance(diff, str) else None, rest)
 
-    def put_snapshot(self, host: str, worker: str, digest: str) -> None:
-        """Remember what a host holds."""
-        self._write("workers", host, {"format": FORMAT, "worker": worker, "snapshot": digest})
+    def put_tree(
+        self, host: str, worker: str, digest: str, diff: str | None, rows: Sequence[Any]
+    ) -> None:
+        """Remember what a host's worker holds: a snapshot, the content of its diff, its list."""
+        body = {"format": FORMAT, "worker": worker, "digest": digest, "diff": diff}
+        text = json.dumps(list(rows), separators=(",", ":")).encode("ascii")
+        data = json.dumps(body).encode("ascii") + b"\n" + zlib.compress(text, 1)
+        self._remove_leftovers("trees", LEFTOVER_S)
+        self._write_bytes("trees", f"{host}.tree", data)
+
+    def known_worker(self, host: str) -> KnownWorker | None:
+        """The worker that a host answered as last."""
+        body = _read(self._root / "contacts" / f"{host}.json") or {}
+        worker, since, before = (body.get(key) for key in ("worker", "since", "before"))
+        if not isinstance(worker, str) or not is_number(since) or not isinstance(before, list):
+            return None
+        at: Any = since
+        return KnownWorker(worker, float(at), tuple(map(str, before)))
+
+    def put_worker(self, host: str, worker: str, at: float) -> None:
+        """Remember which worker a host answers as, and which it was before."""
+        known = self.known_worker(host)
+        before = [] if known is None else [known.worker, *known.before][:MOST_BEFORE]
+        body = {"format": FORMAT, "worker": worker, "since": at, "before": before}
+        self._write("contacts", host, body)
 
     def pulled(self, run: str) -> dict[str, Any]:
         """What earlier pulls of a run made: {"to": folder, "files": {name: [...]}} or empty."""
@@ -241,14 +309,17 @@ class Store:
         return folder
 
     def _write(self, kind: str, name: str, body: Mapping[str, Any]) -> None:
+        self._write_bytes(kind, f"{name}.json", json.dumps(body).encode("ascii"))
+
+    def _write_bytes(self, kind: str, name: str, data: bytes) -> None:
         folder = self._folder(kind)
-        path = folder / f"{name}.json"
+        path = folder / name
         # several threads: two host files may name one worker, and so the same runs
         temporary = folder / f".{name}.{os.getpid()}.{threading.get_ident()}.tmp"
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "w", encoding="ascii") as file:
-                json.dump(body, file)
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
             os.rename(temporary, path)
         except OSError as error:
             with contextlib.suppress(OSError):

@@ -7,7 +7,6 @@ closed once its id was printed: the same words after a cut make no second one.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import secrets
 import time
@@ -16,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner import __version__, states
+from runner.app import retrying
 from runner.app.context import Context, check_image, queue_text, read_status, seen
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
-from runner.endpoint import LinkLost, Worker
+from runner.endpoint import Worker
 from runner.errors import OutcomeUnknown, RunnerError, SpecError, WorkerError, WrongState
 from runner.grammar.changes import (
     Changes,
@@ -37,7 +37,6 @@ from runner.model import Param
 from runner.store import Intent
 from runner.wire import RunStatus
 
-RETRY_WAITS_S = (1.0, 2.0, 4.0)
 SEED_BITS = 31
 
 
@@ -118,7 +117,7 @@ def resume(ctx: Context, ref: RunRef, changes: Changes, announce: Callable[[str]
             line("status", source.id),
         )
         reply = _until_answered(ctx, worker, "resume", request, held, unsure)
-        run = seen(ctx, worker, reply.get("run"))
+        run = seen(ctx, worker, reply.get("run"), [source.id])
         _tell(ctx, source, run, source.newest, params)
         announce(source.id)
     return Resumed(run, source.newest, source.status.log_bytes)
@@ -263,7 +262,7 @@ def _take_up(ctx: Context, words: list[str]) -> Intent | None:
 
 def _leave(intent: Intent, error: BaseException, held: Held) -> None:
     """Close the intent when surely no run was made, else leave it for the same words again."""
-    unsure = isinstance(error, (OutcomeUnknown, LinkLost)) or not isinstance(error, RunnerError)
+    unsure = isinstance(error, OutcomeUnknown) or not isinstance(error, RunnerError)
     if unsure and held.began:
         intent.leave_open()
     else:
@@ -279,20 +278,25 @@ def _until_answered(
     unsure: OutcomeUnknown,
 ) -> dict[str, Any]:
     """The worker's reply; over a link that broke the same is asked again, then `unsure` raised."""
-    for number, wait_s in enumerate((*RETRY_WAITS_S, None)):
-        try:
-            again = contextlib.nullcontext(worker) if number == 0 else ctx.connect(worker.host)
-            with again as link:
-                held.begin()
-                return link.call(verb, **request)[0]
-        except LinkLost as error:
-            if wait_s is None:
-                raise unsure from error
-            ctx.report.step(f"{error}; trying again")
-            time.sleep(wait_s)
-        except RunnerError as error:
-            raise _with_way_out(error, request) from error
-    raise AssertionError("unreachable")
+
+    def ask(link: Worker) -> dict[str, Any]:
+        held.begin()
+        return link.call(verb, **request)[0]
+
+    host = worker.host
+    try:
+        return retrying.act(
+            ctx.report,
+            lambda: ctx.connect(host),
+            ask,
+            unsure,
+            first=worker,
+            went_out=lambda: held.began,
+        )
+    except OutcomeUnknown:
+        raise
+    except RunnerError as error:
+        raise _with_way_out(error, request) from error
 
 
 def _with_way_out(error: RunnerError, request: Mapping[str, Any]) -> RunnerError:
@@ -306,7 +310,9 @@ def _with_way_out(error: RunnerError, request: Mapping[str, Any]) -> RunnerError
         "wrong-state": (line("status", source),),
     }
     advice = ways.get(str(getattr(error, "code", None)), ())
-    return type(error)(error.message, *error.advice, *advice)
+    told = type(error)(error.message, *error.advice, *advice)
+    told.code = getattr(error, "code", None)  # type: ignore[attr-defined]
+    return told
 
 
 def _look(ctx: Context, worker: Worker, run: str) -> Source:
@@ -327,9 +333,7 @@ def _look(ctx: Context, worker: Worker, run: str) -> Source:
 
 
 def _read_reply(ctx: Context, worker: Worker, run: str, reply: Mapping[str, Any]) -> Made:
-    made = seen(ctx, worker, reply.get("run"))
-    if made.id != run:
-        raise WorkerError(f"{worker.host.name}: the worker answered for another run")
+    made = seen(ctx, worker, reply.get("run"), [run])
     checkpoint = reply.get("checkpoint")
     return Made(made, checkpoint if isinstance(checkpoint, str) else None)
 

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any
 
 from runner import inventory, states
 from runner.app.results import Contact, Report, RunOnHost
-from runner.endpoint import Worker
-from runner.errors import ProvisionError, RunnerError, SpecError, WorkerError
+from runner.endpoint import Request, Worker
+from runner.errors import (
+    NotFound,
+    ProvisionError,
+    RunnerError,
+    SpecError,
+    Unreachable,
+    WorkerError,
+)
 from runner.model import Host, ImagePin, Project
-from runner.show.units import plural
-from runner.store import Store
+from runner.show.units import moment, plural
+from runner.store import KnownWorker, Store
 from runner.wire import RunStatus, WireError
 
-MOST_HOSTS_AT_ONCE = 50
-T = TypeVar("T")
+UNKNOWN_WORKER = "w-unknown"
+"""What a workspace says of itself in which no worker was ever made."""
+
+
+class Slow(Unreachable):
+    """One of several hosts that was not waited for any longer; it may well be there."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,10 @@ class Context:
     report: Report
     broken: Mapping[str, SpecError] = field(default_factory=dict)
     """Hosts whose files are wrong, and how: whoever asks for one of them is told."""
+    replaced: set[str] = field(default_factory=set)
+    """Hosts that answered as another worker than the last time, this command being the first to
+    see it.
+    """
 
     @cached_property
     def store(self) -> Store:
@@ -49,9 +66,80 @@ class Context:
         return inventory.find_host(self.hosts, name)
 
     def connect(self, host: Host, *, lane: int = 0, many: bool = False) -> Worker:
-        """A conversation with a host's worker; lane, many: see `carriers.open_carrier`."""
-        self.report.step(f"connecting to {host.name}")
-        return Worker(host, lane=lane, many=many)
+        """A conversation with a host's worker; lane, many: see `carriers.open_carrier`.
+
+        Before the first request goes out it is known whether the worker is the one of last time.
+        """
+        if not many:
+            self.report.step(f"connecting to {host.name}")
+        return _Known(self, host, lane=lane, many=many)
+
+    def greet(self, host: str, worker: Any) -> None:
+        """Remember which worker a host answers as, and warn, once, when it is another one."""
+        if not isinstance(worker, str) or worker == UNKNOWN_WORKER:
+            return
+        known = self.store.known_worker(host)
+        if known is not None and known.worker == worker:
+            return
+        with contextlib.suppress(SpecError):  # a folder that cannot be written stops no command
+            self.store.put_worker(host, worker, time.time())
+        if known is not None:
+            self.replaced.add(host)
+            was = f"it was {known.worker} since {moment(known.since, time.time())}"
+            self.report.warn(
+                f"{host}: answers as another worker ({worker}; {was}): the machine or its "
+                "workspace was replaced; runs of before are not there"
+            )
+
+    def since_replaced(self, host: str, at: float | None = None) -> KnownWorker | None:
+        """The worker a host has now, if what was there at that time was another one (None: at
+        any time).
+        """
+        known = self.store.known_worker(host)
+        if known is None or not known.before or (at is not None and at >= known.since):
+            return None
+        return known
+
+    def no_run(self, host: str, run: str) -> NotFound:
+        """That a host does not know a run; also why, where its worker was replaced."""
+        return NotFound(f"{host}: no run {run} there any more", *self.gone_advice(host))
+
+    def gone_advice(self, host: str) -> list[str]:
+        """What may explain that a run is not there any more."""
+        known = self.since_replaced(host)
+        if known is None:
+            return ["runner ps --all"]
+        now = time.time()
+        return [
+            f"{host} answers as another worker since {moment(known.since, now)}: "
+            f"{known.worker}; before it was {known.before[0]}",
+            "runs of before went with that one; the others: runner ps --all",
+        ]
+
+
+class _Known(Worker):
+    """A worker that is looked at before the first request, and whose `no such run` is explained."""
+
+    def __init__(self, ctx: Context, host: Host, *, lane: int, many: bool) -> None:
+        self._ctx: Context | None = ctx
+        self._asker = ctx
+        super().__init__(host, lane=lane, many=many)
+
+    def open(self, verb: str, *, beside: Request | None = None, **arguments: Any) -> Request:
+        if self._ctx is not None:
+            self._ctx.greet(self.host.name, self.hello.get("worker"))
+            self._ctx = None
+        return super().open(verb, beside=beside, **arguments)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, NotFound) and getattr(error, "code", None) == "unknown-run":
+            error.advice = (*error.advice, *self._asker.gone_advice(self.host.name))
+        super().__exit__(kind, error, trace)
 
 
 def open_context(report: Report, start: Path | None = None) -> Context:
@@ -69,23 +157,52 @@ def read_status(body: Any, host: str) -> RunStatus:
         raise WorkerError(f"{host}: the worker's answer cannot be read: {error}") from error
 
 
-def seen(ctx: Context, worker: Worker, body: Any) -> RunOnHost:
-    """A run as a worker just told, remembered."""
+def contact_of(ctx: Context, worker: Worker) -> Contact:
+    """That a host answers, and as which worker."""
+    name, told = worker.host.name, worker.hello.get("worker")
+    return Contact(
+        name,
+        at=time.time(),
+        clock_skew_s=round(worker.clock_skew_s, 3),
+        worker=told if isinstance(told, str) and told != UNKNOWN_WORKER else None,
+        replaced=name in ctx.replaced,
+    )
+
+
+def seen(
+    ctx: Context, worker: Worker, body: Any, among: Collection[str] | None = None
+) -> RunOnHost:
+    """A run as a worker just told, remembered. among: those asked for. Raises WorkerError."""
     status = read_status(body, worker.host.name)
-    now = time.time()
-    ctx.store.put(worker.host.name, status.to_json(), now)
-    contact = Contact(worker.host.name, "ok", now, None, round(worker.clock_skew_s, 3))
+    if among is not None and status.id not in among:
+        raise WorkerError(f"{worker.host.name}: the worker answered for another run")
+    return remembered(ctx, status, contact_of(ctx, worker))
+
+
+def remembered(ctx: Context, status: RunStatus, contact: Contact) -> RunOnHost:
+    """A run as its host just told, kept for when that does not answer."""
+    if not is_elsewhere(ctx, status.id, contact):
+        ctx.store.put(contact.host, status.to_json(), contact.at or time.time())
     return RunOnHost(status, contact, is_pulled(ctx, status.id, status.state, status.attempt))
+
+
+def is_elsewhere(ctx: Context, run: str, contact: Contact) -> bool:
+    """Whether another host of ours is known to have this run, and it leads to another worker.
+
+    What a host tells of such a run counts for nothing: it must not take over a run of another one.
+    """
+    known = ctx.store.record(run)
+    if known is None or known.host == contact.host or known.host not in ctx.hosts:
+        return False
+    there = ctx.store.known_worker(known.host)
+    return there is not None and contact.worker not in (there.worker, *there.before)
 
 
 def seen_one(ctx: Context, worker: Worker, run: str, rows: list[Any]) -> RunOnHost | None:
     """The one run that was asked for; None when its worker does not know it. Raises WorkerError."""
     if not rows:
         return None
-    found = seen(ctx, worker, rows[0])
-    if found.id != run:
-        raise WorkerError(f"{worker.host.name}: the worker answered for another run")
-    return found
+    return seen(ctx, worker, rows[0], [run])
 
 
 def last_seen(ctx: Context, run: str, error: str | None = None) -> RunOnHost | None:
@@ -101,14 +218,21 @@ def last_seen(ctx: Context, run: str, error: str | None = None) -> RunOnHost | N
 def silent(host: Host, error: RunnerError | None, at: float | None = None) -> Contact:
     """How a host is shown that gave no answer of its worker's; `at` is when it was last heard."""
     state = "no-worker" if isinstance(error, ProvisionError) else "unreachable"
-    advice = error.advice if error is not None else ()
-    return Contact(host.name, state, at, str(error) if error else None, None, advice)
+    return Contact(
+        host.name,
+        state,
+        at,
+        str(error) if error else None,
+        advice=error.advice if error is not None else (),
+        slow=isinstance(error, Slow),
+        refused=error is not None and not isinstance(error, (ProvisionError, Unreachable)),
+    )
 
 
 def unread(ctx: Context) -> list[Contact]:
     """The hosts whose files are wrong, as hosts that gave no answer."""
     return [
-        Contact(name, "unreachable", None, "; ".join([error.message, *error.advice]))
+        Contact(name, "unreachable", None, error.message, advice=error.advice, refused=True)
         for name, error in ctx.broken.items()
     ]
 
@@ -145,23 +269,3 @@ def pulled_attempt(ctx: Context, run: str) -> int | None:
     book = ctx.store.pulled(run)
     attempt = book.get("attempt")
     return attempt if book.get("complete") and isinstance(attempt, int) else None
-
-
-def on_hosts(
-    hosts: Iterable[Host], act: Callable[[Host], T]
-) -> list[tuple[Host, T | None, RunnerError | None]]:
-    """`act` on each host at the same time: (host, what came, what went wrong), in their order."""
-    listed = list(hosts)
-
-    def attempt(host: Host) -> tuple[Host, T | None, RunnerError | None]:
-        try:
-            return host, act(host), None
-        except RunnerError as error:
-            return host, None, error
-
-    if len(listed) == 1:
-        return [attempt(listed[0])]
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(max_workers=min(MOST_HOSTS_AT_ONCE, max(1, len(listed)))) as pool:
-        return list(pool.map(attempt, listed))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from runner.manifest import LeftOut
 from runner.wire import RunStatus
 
 
@@ -22,6 +23,9 @@ class Report(Protocol):
     def done(self) -> None:
         """Nothing is waited for any more."""
 
+    def warn(self, text: str) -> None:
+        """A line that cron must see too."""
+
 
 @dataclass(frozen=True)
 class Contact:
@@ -36,6 +40,14 @@ class Contact:
     """The worker's clock minus ours."""
     advice: tuple[str, ...] = ()
     """What to do about the error, a line each."""
+    worker: str | None = None
+    """The id of the worker that answered."""
+    replaced: bool = False
+    """It is another one than the last time."""
+    slow: bool = False
+    """One of several that was not waited for any longer."""
+    refused: bool = False
+    """Not silence: a key, a file or an answer that is wrong, as `error` says."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +142,14 @@ class PullReport:
     """Local files no pull made or that were edited here, left as they are."""
     left_out: tuple[str, ...] = ()
     """Links and the like there, which do not travel (the first hundred)."""
+    too_long: tuple[str, ...] = ()
+    """Files there whose names are too long for a file here."""
+    gone: tuple[str, ...] = ()
+    """Files that were removed there while they were pulled."""
+    mirrored: int = 0
+    """Files here that were removed because their checkpoints were, there."""
+    nothing_yet: str | None = None
+    """The run's state, where it has made nothing to bring so far."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +173,13 @@ class CancelReport:
     error: str | None = None
     contact: str = "ok"
     """As the state of a `Contact`; with `error` what kept us from it."""
+    status: int = 0
+    """The exit status that `error` stands for."""
+    advice: tuple[str, ...] = ()
+    asked: bool = False
+    """With `error`: it may have the word to stop all the same."""
+    retry: bool = False
+    """With `error`: asking again may help, and was not asked for."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +283,8 @@ class Removal:
     error: str | None = None
     contact: str = "ok"
     """As the state of a `Contact`; with `error` what kept us from it."""
+    status: int = 0
+    """The exit status that `error` stands for."""
 
 
 @dataclass(frozen=True)
@@ -280,3 +309,28 @@ class Drained:
     drained: bool
     live: int
     waiting: int
+
+
+@dataclass(frozen=True)
+class LocalPart:
+    """A file of the project that travels."""
+
+    path: str
+    bytes: int
+    changed: bool
+    """Since the last submit to that host, as far as is known here."""
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a submit would do."""
+
+    host: str
+    files: tuple[LocalPart, ...]
+    left_out: tuple[LeftOut, ...]
+    code: Mapping[str, Any]
+    specs: tuple[Mapping[str, Any], ...]
+    """A run each; what is drawn at a submit is not in it."""
+    code_text: str
+    runs_text: str
+    warnings: tuple[str, ...] = ()

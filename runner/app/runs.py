@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-import time
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.app.context import Context, last_seen, on_hosts, read_status, seen, silent, unread
+from runner.app import retrying
+from runner.app.context import (
+    Context,
+    contact_of,
+    is_elsewhere,
+    last_seen,
+    read_status,
+    remembered,
+    seen,
+    silent,
+    unread,
+)
+from runner.app.many import on_hosts
 from runner.app.results import Contact, Curve, Listing, RunOnHost
+from runner.endpoint import Worker
 from runner.errors import (
     HostError,
     NotFound,
@@ -18,7 +31,8 @@ from runner.errors import (
     Unreachable,
 )
 from runner.model import Host
-from runner.wire import is_metric, is_number
+from runner.store import Record
+from runner.wire import RunStatus, is_metric, is_number
 
 LATEST = "latest"
 _TOLD = (Unreachable, ProvisionError)
@@ -34,31 +48,67 @@ class RunRef:
     host: str
 
 
-def list_runs(ctx: Context, host: str | None = None, everyone: bool = False) -> Listing:
+@dataclass(frozen=True)
+class _Told:
+    """What one host said."""
+
+    statuses: list[RunStatus]
+    contact: Contact
+    hidden: int
+
+
+def list_runs(
+    ctx: Context,
+    host: str | None = None,
+    everyone: bool = False,
+    *,
+    what: str = "ps",
+    patient: bool = False,
+) -> Listing:
     """Runs of this project (or of all, with `everyone`) as their hosts tell them now.
 
-    A host that does not answer is named, and its runs come as last seen.
+    A host that does not answer is named, and its runs come as last seen. A run that two host files
+    lead to comes once, with the first of them. what, patient: as of `on_hosts`.
     """
     asked = [ctx.host(host)] if host else list(ctx.hosts.values())
-    answers = on_hosts(asked, lambda each: _ask(ctx, each, everyone))
+    answers = on_hosts(
+        ctx,
+        asked,
+        lambda each, connect: retrying.look(
+            ctx.report, connect, lambda worker: _ask(ctx, worker, everyone)
+        ),
+        what=what,
+        patient=patient,
+    )
     ctx.report.done()
-    runs: list[RunOnHost] = []
+    runs: dict[str, RunOnHost] = {}
     contacts: list[Contact] = [] if host else unread(ctx)
+    by_worker: dict[str, str] = {}
+    quiet: list[tuple[Host, RunnerError | None]] = []
     hidden = 0
     for each, found, error in answers:
-        if found is not None:
-            runs += found[0]
-            contacts.append(found[1])
-            hidden += found[2]
+        if found is None:
+            check_listed(each, error, host is not None)
+            quiet.append((each, error))
             continue
-        if host is not None and error is not None and not isinstance(error, _TOLD):
-            raise error
-        if each.runtime == "local" and isinstance(error, SpecError):
-            raise error  # a word or file of ours, whoever was asked for
-        contacts.append(_silent(ctx, each, error))
-        runs += _remembered(ctx, each, error, everyone)
-    runs.sort(key=lambda run: (run.status.submitted_at or 0, run.id))
-    return Listing(tuple(runs), tuple(contacts), hidden)
+        contacts.append(found.contact)
+        first = by_worker.setdefault(found.contact.worker or each.name, each.name)
+        if first != each.name and all(status.id in runs for status in found.statuses):
+            ctx.report.note(f"{each.name} leads to the same worker as {first}: listed once")
+        else:
+            hidden += found.hidden
+        for status in found.statuses:
+            if is_elsewhere(ctx, status.id, found.contact):
+                ctx.report.note(f"{each.name} tells of {status.id}, which is on another host")
+            elif status.id not in runs:
+                runs[status.id] = remembered(ctx, status, found.contact)
+    records = ctx.store.records() if quiet else []
+    for each, error in quiet:
+        contacts.append(contact_last_seen(each, error, records))
+        for run in last_seen_on(ctx, each, error, records, everyone=everyone):
+            runs.setdefault(run.id, run)
+    listed = sorted(runs.values(), key=lambda run: (run.status.submitted_at or 0, run.id))
+    return Listing(tuple(listed), tuple(contacts), hidden)
 
 
 def find(ctx: Context, text: str | None) -> list[RunRef]:
@@ -90,10 +140,10 @@ def find(ctx: Context, text: str | None) -> list[RunRef]:
     found = _match(word, rows)
     if found:
         return _whole_sweep(ctx, word, found)
-    silent = [contact.host for contact in listing.hosts if contact.state == "unreachable"]
-    if silent:
+    mute = [contact.host for contact in listing.hosts if contact.state == "unreachable"]
+    if mute:
         raise HostError(
-            f"no run {word} where somebody answered; no answer from {', '.join(silent)}",
+            f"no run {word} where somebody answered; no answer from {', '.join(mute)}",
             *[str(contact.error) for contact in listing.hosts if contact.error],
         )
     if word == LATEST:
@@ -139,17 +189,26 @@ def curves(ctx: Context, refs: Sequence[RunRef]) -> list[Curve]:
     """The progress lines of runs."""
     out = []
     for host, ids in by_host(ctx, refs):
-        with ctx.connect(host) as worker:
-            _, rows = worker.call("runs", ids=ids, full=False)
-            for row in rows:
-                run = seen(ctx, worker, row)
-                _, points = worker.call("progress", run=run.id, most=CURVE_POINTS)
-                label = f"{run.id} {run.status.name}" if run.status.name else run.id
-                out.append(
-                    Curve(run.id, host.name, label, run.status.metric, tuple(_points(points)))
-                )
+        out += retrying.look(
+            ctx.report,
+            functools.partial(ctx.connect, host),
+            functools.partial(_curves, ctx, ids),
+        )
     ctx.report.done()
     return out
+
+
+def _curves(ctx: Context, ids: Sequence[str], worker: Worker) -> list[Curve]:
+    found = []
+    _, rows = worker.call("runs", ids=list(ids), full=False)
+    for row in rows:
+        run = seen(ctx, worker, row, ids)
+        _, points = worker.call("progress", run=run.id, most=CURVE_POINTS)
+        label = f"{run.id} {run.status.name}" if run.status.name else run.id
+        found.append(
+            Curve(run.id, worker.host.name, label, run.status.metric, tuple(_points(points)))
+        )
+    return found
 
 
 def _points(rows: list[object]) -> list[tuple[int, dict[str, float]]]:
@@ -164,29 +223,40 @@ def _points(rows: list[object]) -> list[tuple[int, dict[str, float]]]:
     return points
 
 
-def _ask(ctx: Context, host: Host, everyone: bool) -> tuple[list[RunOnHost], Contact, int]:
-    with ctx.connect(host) as worker:
-        project = None if everyone else ctx.project.id
-        reply, rows = worker.call("runs", project=project, all=everyone)
-        runs = [seen(ctx, worker, row) for row in rows]
-        skew = round(worker.clock_skew_s, 3)
+def _ask(ctx: Context, worker: Worker, everyone: bool) -> _Told:
+    project = None if everyone else ctx.project.id
+    reply, rows = worker.call("runs", project=project, all=everyone)
     hidden: Any = reply.get("hidden")
-    contact = Contact(host.name, "ok", time.time(), None, skew)
-    return runs, contact, int(hidden) if is_number(hidden) else 0
+    statuses = [read_status(row, worker.host.name) for row in rows]
+    return _Told(statuses, contact_of(ctx, worker), int(hidden) if is_number(hidden) else 0)
 
 
-def _silent(ctx: Context, host: Host, error: RunnerError | None) -> Contact:
-    at = max(
-        (record.seen_at for record in ctx.store.records() if record.host == host.name), default=None
-    )
+def check_listed(host: Host, error: RunnerError | None, named: bool) -> None:
+    """Raise what a listing cannot tell in a line: what is wrong with a host asked for by its name,
+    and a word or file of ours, whoever was asked for.
+    """
+    ours = host.runtime == "local" and isinstance(error, SpecError)
+    if error is not None and (ours or (named and not isinstance(error, _TOLD))):
+        raise error
+
+
+def contact_last_seen(host: Host, error: RunnerError | None, records: Sequence[Record]) -> Contact:
+    """How a host is shown that gave no answer, with when it was last heard."""
+    at = max((record.seen_at for record in records if record.host == host.name), default=None)
     return silent(host, error, at)
 
 
-def _remembered(
-    ctx: Context, host: Host, error: RunnerError | None, everyone: bool
+def last_seen_on(
+    ctx: Context,
+    host: Host,
+    error: RunnerError | None,
+    records: Sequence[Record],
+    *,
+    everyone: bool = False,
 ) -> list[RunOnHost]:
+    """This project's runs (or all) that were last seen on a host that gave no answer."""
     found = []
-    for record in ctx.store.records():
+    for record in records:
         mine = (record.run.get("project") or {}).get("id") == ctx.project.id
         if record.host == host.name and (mine or everyone):
             run = last_seen(ctx, record.id, str(error) if error else None)
@@ -201,10 +271,13 @@ def _whole_sweep(ctx: Context, word: str, found: list[RunRef]) -> list[RunRef]:
     if not sweep or word == LATEST or len({ref.host for ref in found}) > 1:
         return found
     host = ctx.host(found[0].host)
+
+    def ask(worker: Worker) -> list[RunStatus]:
+        _, rows = worker.call("runs", project=ctx.project.id, all=True, sweep=sweep)
+        return [read_status(row, host.name) for row in rows]
+
     try:
-        with ctx.connect(host) as worker:
-            _, rows = worker.call("runs", project=ctx.project.id, all=True, sweep=sweep)
-            runs = [read_status(row, host.name) for row in rows]
+        runs = retrying.look(ctx.report, lambda: ctx.connect(host), ask)
     except _TOLD:
         return found  # whoever needs the host says that it does not answer
     ids = {run.id for run in runs if run.sweep == sweep} | {ref.id for ref in found}

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runner.app.context import Context, is_pulled, on_hosts, pulled_attempt, seen, silent, unread
-from runner.app.results import Contact, Garbage, HostSpace, Removal, RunSpace, SpaceListing
+from runner.app import retrying
+from runner.app.context import (
+    Context,
+    contact_of,
+    is_pulled,
+    pulled_attempt,
+    seen,
+    silent,
+    unread,
+)
+from runner.app.many import Connect, on_hosts
+from runner.app.results import Garbage, HostSpace, Removal, RunSpace, SpaceListing
 from runner.app.runs import RunRef, by_host
-from runner.endpoint import LinkLost
+from runner.endpoint import Worker
 from runner.errors import (
     Conflict,
     HostError,
+    OutcomeUnknown,
     ProvisionError,
     RunnerError,
     SpecError,
@@ -35,13 +45,27 @@ def usage(ctx: Context, host: str | None = None, everyone: bool = False) -> Spac
     A host that does not answer is named; asked for by its name, what is wrong with it is raised.
     """
     asked = [ctx.host(host)] if host else list(ctx.hosts.values())
-    answers = on_hosts(asked, lambda each: _usage(ctx, each, everyone))
+    answers = on_hosts(
+        ctx,
+        asked,
+        lambda each, connect: retrying.look(
+            ctx.report, connect, lambda worker: _usage(ctx, worker, everyone)
+        ),
+        what="du",
+        answer_s=None,  # a large workspace takes long to count
+    )
     ctx.report.done()
-    runs: list[RunSpace] = []
+    runs: dict[str, RunSpace] = {}
     hosts = [] if host else [HostSpace(contact) for contact in unread(ctx)]
+    by_worker: dict[str, str] = {}
     for each, found, error in answers:
         if found is not None:
-            runs += found[0]
+            first = by_worker.setdefault(found[1].contact.worker or each.name, each.name)
+            if first != each.name and all(run.run in runs for run in found[0]):
+                ctx.report.note(f"{each.name} leads to the same worker as {first}: counted once")
+                continue
+            for run in found[0]:
+                runs.setdefault(run.run, run)
             hosts.append(found[1])
             continue
         if error is not None and host and not isinstance(error, Unreachable):
@@ -49,18 +73,17 @@ def usage(ctx: Context, host: str | None = None, everyone: bool = False) -> Spac
         if each.runtime == "local" and isinstance(error, SpecError):
             raise error  # a word or file of ours, whoever was asked for
         hosts.append(HostSpace(silent(each, error)))
-    return SpaceListing(tuple(runs), tuple(hosts))
+    return SpaceListing(tuple(runs.values()), tuple(hosts))
 
 
-def _usage(ctx: Context, host: Host, everyone: bool) -> tuple[list[RunSpace], HostSpace]:
-    with ctx.connect(host) as worker:
-        ctx.report.step(f"{host.name}: counting")
-        reply, rows = worker.call("usage", project=None if everyone else ctx.project.id)
-        skew = round(worker.clock_skew_s, 3)
-    runs = [_run_space(ctx, host.name, row) for row in rows]
+def _usage(ctx: Context, worker: Worker, everyone: bool) -> tuple[list[RunSpace], HostSpace]:
+    name = worker.host.name
+    ctx.report.step(f"{name}: counting")
+    reply, rows = worker.call("usage", project=None if everyone else ctx.project.id)
+    runs = [_run_space(ctx, name, row) for row in rows]
     shared, others, disk = (_table(reply, key) for key in ("shared", "others", "disk"))
     return runs, HostSpace(
-        contact=Contact(host.name, "ok", time.time(), None, skew),
+        contact=contact_of(ctx, worker),
         shared={name: _count(shared, name) for name in SHARED},
         others_runs=_count(others, "runs"),
         others_bytes=_count(others, "bytes"),
@@ -107,9 +130,16 @@ def remove(
     groups = by_host(ctx, refs)
     wanted = {host.name: ids for host, ids in groups}
     found: dict[str, Removal] = {}
-    for host, rows, error in on_hosts(
-        [host for host, _ in groups], lambda host: _look(ctx, host, wanted[host.name])
-    ):
+    looked = on_hosts(
+        ctx,
+        [host for host, _ in groups],
+        lambda host, connect: retrying.look(
+            ctx.report, connect, lambda worker: _look(ctx, worker, wanted[host.name])
+        ),
+        what="rm",
+        patient=True,
+    )
+    for host, rows, error in looked:
         for run in wanted[host.name]:
             found[run] = rows[run] if rows is not None else _missed(host, run, error)
     ctx.report.done()
@@ -122,12 +152,12 @@ def remove(
     return [found[ref.id] for ref in refs]
 
 
-def _look(ctx: Context, host: Host, ids: list[str]) -> dict[str, Removal]:
+def _look(ctx: Context, worker: Worker, ids: list[str]) -> dict[str, Removal]:
     """What would go. Raises WrongState."""
-    with ctx.connect(host) as worker:
-        _, statuses = worker.call("runs", ids=ids)
-        pulled = {run.id for run in (seen(ctx, worker, body) for body in statuses) if run.pulled}
-        reply, _ = worker.call("remove", runs=ids, dry=True)
+    host = worker.host
+    _, statuses = worker.call("runs", ids=ids)
+    pulled = {run.id for run in (seen(ctx, worker, body, ids) for body in statuses) if run.pulled}
+    reply, _ = worker.call("remove", runs=ids, dry=True)
     rows = _rows(host.name, reply, ids)
     for run, row in rows.items():
         if row.get("why"):
@@ -173,8 +203,15 @@ def _remove_all(
     hosts = [host for host, _ in groups if wanted[host.name]]
     out: dict[str, Removal] = {}
     broken: RunnerError | None = None
-    for host, rows, error in on_hosts(hosts, lambda host: _remove(ctx, host, wanted[host.name])):
-        if error is not None and not isinstance(error, (HostError, ProvisionError)):
+    removed = on_hosts(
+        ctx,
+        hosts,
+        lambda host, connect: _remove(ctx, host, connect, wanted[host.name]),
+        what="rm",
+        patient=True,
+    )
+    for host, rows, error in removed:
+        if error is not None and not isinstance(error, (HostError, ProvisionError, OutcomeUnknown)):
             broken = broken or error
             continue
         for run in wanted[host.name]:
@@ -190,13 +227,18 @@ def _remove_all(
     return out
 
 
-def _remove(ctx: Context, host: Host, ids: list[str]) -> Mapping[str, Mapping[str, Any]]:
+def _remove(
+    ctx: Context, host: Host, connect: Connect, ids: list[str]
+) -> Mapping[str, Mapping[str, Any]]:
     def on_event(event: Mapping[str, Any]) -> None:
         ctx.report.step(f"{host.name}: {event.get('run')} deleted")
 
-    with ctx.connect(host) as worker:
+    def ask(worker: Worker) -> dict[str, Any]:
         ctx.report.step(f"{host.name}: deleting {plural(len(ids), 'run')}")
-        reply, _ = worker.call("remove", runs=ids, dry=False, on_event=on_event)
+        return worker.call("remove", runs=ids, dry=False, on_event=on_event)[0]
+
+    unsure = OutcomeUnknown(f"{host.name}: the link broke")
+    reply = retrying.act(ctx.report, connect, ask, unsure)
     return _rows(host.name, reply, ids)
 
 
@@ -214,13 +256,14 @@ def _rows(host: str, reply: Mapping[str, Any], ids: Sequence[str]) -> dict[str, 
 
 def _missed(host: Host, run: str, error: RunnerError | None) -> Removal:
     """A run that could not be deleted; after a link that was lost on the way nobody knows."""
-    if error is not None and not isinstance(error, (HostError, ProvisionError)):
+    if error is not None and not isinstance(error, (HostError, ProvisionError, OutcomeUnknown)):
         raise error  # a refusal: nothing of this command is to be done
-    unsure = isinstance(error, LinkLost)
+    unsure = isinstance(error, OutcomeUnknown)
     text = f"{error}; {run} " + (
         "may be gone: type the same again" if unsure else "was NOT deleted"
     )
-    return Removal(run, host.name, error=text, contact=silent(host, error).state)
+    status = error.status if error is not None else HostError.status
+    return Removal(run, host.name, error=text, contact=silent(host, error).state, status=status)
 
 
 def collect(ctx: Context, name: str, dry: bool = False) -> Garbage:
@@ -233,9 +276,19 @@ def collect(ctx: Context, name: str, dry: bool = False) -> Garbage:
         for record in ctx.store.records()
         if record.host == name and (attempt := pulled_attempt(ctx, record.id)) is not None
     }
-    with ctx.connect(host) as worker:
+
+    def ask(worker: Worker) -> tuple[dict[str, Any], list[Any]]:
         ctx.report.step(f"{name}: looking for what nobody needs")
-        reply, rows = worker.call("gc", dry=dry, pulled=pulled)
+        return worker.call("gc", dry=dry, pulled=pulled)
+
+    if dry:
+        reply, rows = retrying.look(ctx.report, lambda: ctx.connect(host), ask)
+    else:
+        unsure = OutcomeUnknown(
+            f"{name}: the link broke; what nobody needs may or may not be gone",
+            f"the same again removes what is left: runner gc host={name}",
+        )
+        reply, rows = retrying.act(ctx.report, lambda: ctx.connect(host), ask, unsure)
     ctx.report.done()
     items = [row for row in rows if isinstance(row, dict)]
     kept = reply.get("kept")

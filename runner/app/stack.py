@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from runner.app import retrying
 from runner.app.context import Context
 from runner.app.results import RankStack, StackReport
 from runner.app.runs import RunRef
+from runner.endpoint import Worker
 from runner.errors import WorkerError
 from runner.wire import is_number
 
@@ -16,10 +18,14 @@ def stack(ctx: Context, ref: RunRef) -> StackReport:
 
     Raises WrongState when the run is not live, WorkerError when no stack could be read.
     """
+    host = ctx.host(ref.host)
+
+    def ask(worker: Worker) -> dict[str, Any]:
+        ctx.report.step(f"reading the stacks of {ref.id}")
+        return worker.call("stack", run=ref.id)[0]
+
     try:
-        with ctx.connect(ctx.host(ref.host)) as worker:
-            ctx.report.step(f"reading the stacks of {ref.id}")
-            reply, _ = worker.call("stack", run=ref.id)
+        reply = retrying.look(ctx.report, lambda: ctx.connect(host), ask)
     finally:
         ctx.report.done()
     rows = reply.get("ranks")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from runner.app import retrying
 from runner.app.context import Context, last_seen, seen_one
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
-from runner.errors import NotFound, ProvisionError, Unreachable
+from runner.endpoint import Worker
+from runner.errors import ProvisionError, Unreachable
 
 
 def status(ctx: Context, ref: RunRef) -> RunOnHost:
@@ -13,10 +15,14 @@ def status(ctx: Context, ref: RunRef) -> RunOnHost:
 
     Raises NotFound when neither knows it.
     """
+    host = ctx.host(ref.host)
+
+    def ask(worker: Worker) -> RunOnHost | None:
+        _, rows = worker.call("runs", ids=[ref.id], full=True)
+        return seen_one(ctx, worker, ref.id, rows)
+
     try:
-        with ctx.connect(ctx.host(ref.host)) as worker:
-            _, rows = worker.call("runs", ids=[ref.id], full=True)
-            found = seen_one(ctx, worker, ref.id, rows)
+        found = retrying.look(ctx.report, lambda: ctx.connect(host), ask)
     except (Unreachable, ProvisionError) as error:
         found = last_seen(ctx, ref.id, str(error))
         if found is None:
@@ -24,5 +30,5 @@ def status(ctx: Context, ref: RunRef) -> RunOnHost:
     finally:
         ctx.report.done()
     if found is None:
-        raise NotFound(f"{ref.host}: no run {ref.id} there any more", "runner ps --all")
+        raise ctx.no_run(ref.host, ref.id)
     return found

@@ -12,7 +12,7 @@ from runner.app.context import Context, seen
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef, by_host
 from runner.endpoint import wire_json
-from runner.errors import NotFound, TimedOut, Unreachable
+from runner.errors import TimedOut, Unreachable
 from runner.model import Host
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
@@ -56,13 +56,13 @@ def _wait_on(ctx: Context, host: Host, ids: list[str], answers: queue.SimpleQueu
                     tries = 0
                     if kind != wire.EVENT:
                         continue
-                    run = seen(ctx, worker, wire_json(payload, host.name).get("run"))
+                    run = seen(ctx, worker, wire_json(payload, host.name).get("run"), ids)
                     ctx.report.step(f"{run.id}  {run.status.state}")
                     if run.status.state == states.ENDED:
                         done[run.id] = run
             gone = [run for run in ids if run not in done]
             if gone:
-                raise NotFound(f"{host.name}: no run {gone[0]} there any more", "runner ps --all")
+                raise ctx.no_run(host.name, gone[0])
             answers.put(([done[run] for run in ids], None))
             return
         except Unreachable as error:

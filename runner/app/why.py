@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runner.app import retrying
 from runner.app.context import Context, last_seen, read_status, seen_one
-from runner.app.results import WhyFacts, WhyReport
+from runner.app.results import RunOnHost, WhyFacts, WhyReport
 from runner.app.runs import RunRef
+from runner.endpoint import Worker
 from runner.errors import ProvisionError, Unreachable
 from runner.wire import is_number
 
@@ -17,11 +19,16 @@ MOST_LINES = 200
 
 def why(ctx: Context, ref: RunRef) -> WhyReport:
     """What the run's host says of it; as last seen and unexplained when it does not answer."""
+    host = ctx.host(ref.host)
+
+    def ask(worker: Worker) -> tuple[RunOnHost | None, WhyFacts]:
+        reply, _ = worker.call("why", run=ref.id)
+        found = seen_one(ctx, worker, ref.id, [reply.get("run")])
+        return found, read_facts(reply.get("facts"), ref.host)
+
+    found: RunOnHost | None
     try:
-        with ctx.connect(ctx.host(ref.host)) as worker:
-            reply, _ = worker.call("why", run=ref.id)
-            found = seen_one(ctx, worker, ref.id, [reply.get("run")])
-            facts = read_facts(reply.get("facts"), ref.host)
+        found, facts = retrying.look(ctx.report, lambda: ctx.connect(host), ask)
     except (Unreachable, ProvisionError) as error:
         found, facts = last_seen(ctx, ref.id, str(error)), WhyFacts()
         if found is None:

@@ -7,49 +7,70 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.commands.invocation import open_output, open_project, read_keys
+from runner.commands.invocation import open_output, open_project, read_duration, read_keys
 from runner.errors import Conflict, HostError, ProvisionError, SpecError
 from runner.usage import output_options
 
 if TYPE_CHECKING:
-    from runner.app.results import CancelReport
+    from runner.app.results import CancelReport, Contact
 
 
 @click.command()
 @click.argument("words", metavar="RUN…", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every run of this project, on all hosts.")
 @click.option("--now", is_flag=True, help="Kill at once, without time to save.")
+@click.option("--until", metavar="D", help="Keep asking a host that is silent, so long (1h, 10m).")
 @output_options
-def cancel(words: Sequence[str], everything: bool, now: bool, as_json: bool, colour: str) -> int:
+def cancel(
+    words: Sequence[str], everything: bool, now: bool, until: str | None, as_json: bool, colour: str
+) -> int:
     """Stop runs: ask, wait for the grace, then kill.
 
     Returns when their processes are gone and GPU memory is back. With host=H in place of RUN:
-    every run of this project there. Runs of other projects go on.
+    every run of this project there. Runs of other projects go on. What could not be stopped is
+    named on stderr; of several hosts the rest is done.
 
     \b
     Examples:
       runner cancel dqn-7k3fa
       runner cancel host=gpu1 --now
-      runner cancel --all
+      runner cancel --all --until 1h
     """
     refs, host = _read_words(words, everything)
+    until_s = None if until is None else read_duration("--until", until)
     from runner.app import cancel as use
     from runner.app import runs
 
     out = open_output(as_json, colour)
     ctx = open_project(out)
-    if refs:
-        reports = use.cancel(ctx, runs.find_all(ctx, refs), now)
-        out.cancelled(reports)
-        return _status(reports)
-    reports, unseen = use.cancel_all(ctx, host, now)
-    out.cancelled(reports)
+    order = use.Order(now, until_s)
+    try:
+        if refs:
+            reports = use.cancel(ctx, runs.find_all(ctx, refs), order)
+            out.cancelled(reports)
+            return _status(reports)
+        reports, unseen = use.cancel_all(ctx, host, order)
+    except KeyboardInterrupt:
+        out.cancelled([*order.reports.values(), *order.unended()], whole=not refs)
+        for name in order.unknown():
+            out.warn(f"{name}: interrupted; what runs there was NOT stopped")
+        raise
+    out.cancelled(reports, whole=True)
     for contact in unseen:
         text = contact.error or f"{contact.host}: no answer"
-        out.warn(f"{text}; what runs there was NOT stopped")
+        out.warn("\n".join([f"{text}; what runs there was NOT stopped", *_keep(contact, until_s)]))
     if any(contact.state == "unreachable" for contact in unseen):
         return HostError.status
     return _status(reports) or (ProvisionError.status if unseen else 0)
+
+
+def _keep(contact: Contact, until_s: float | None) -> list[str]:
+    """How to keep trying, where a host was silent and that was not asked for."""
+    if contact.refused:
+        return [f"  {line.strip()}" for line in contact.advice]
+    if contact.state != "unreachable" or until_s is not None:
+        return []
+    return [f"  to keep trying: runner cancel host={contact.host} --until 1h"]
 
 
 def _read_words(words: Sequence[str], everything: bool) -> tuple[Sequence[str], str | None]:
@@ -67,8 +88,9 @@ def _read_words(words: Sequence[str], everything: bool) -> tuple[Sequence[str], 
 
 
 def _status(reports: Sequence[CancelReport]) -> int:
-    if any(report.error is not None for report in reports):
-        no_worker = all(report.contact == "no-worker" for report in reports if report.error)
-        return ProvisionError.status if no_worker else HostError.status
+    """Where some could not be stopped, the status of that; 3 where there are several."""
+    missed = {report.status for report in reports if report.error is not None}
+    if missed:
+        return HostError.status if HostError.status in missed else max(missed)
     unproved = any(report.left or report.unread for report in reports if not report.ended_before)
     return Conflict.status if unproved else 0

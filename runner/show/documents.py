@@ -4,9 +4,11 @@ A run: id host job project name tags sweep state outcome cause position reason w
 submitted_at started_at ended_at attempt restarts_left priority after[] time_limit_s ran_s
 stuck{since_at, action} origin{kind, run, checkpoint} secrets[] nproc gpus[] image params{} given[]
 argv[] snapshot code{} metric step metrics{} progress_at exit{} log_bytes log_cut_bytes log_problem
-checkpoints[] bad_checkpoints[] attempts[] pulled contact{state, at} clock_skew_s. Its times are the
-worker's, `contact.at` is ours; the skew is theirs minus ours. `ran_s` counts attempts that have
-ended; `secrets` are names.
+checkpoints[] bad_checkpoints[] attempts[] pulled contact{state, at, worker, replaced, slow}
+clock_skew_s. Its times are the worker's, `contact.at` is ours; the skew is theirs minus ours.
+`contact.worker` is the id of the worker that answered, `replaced` that it was another one the last
+time, `slow` that it was not waited for any longer. `ran_s` counts attempts that have ended;
+`secrets` are names.
 
 `why`: id host state outcome kind text facts{} advice[{text, command}]. `kind` is what a queued run
 waits for (order gpus slot after drained disk pause queued), how a live one goes (starting running
@@ -31,6 +33,7 @@ from runner.app.results import (
     CancelReport,
     Contact,
     Curve,
+    DryRun,
     Listing,
     PullReport,
     RunOnHost,
@@ -38,7 +41,7 @@ from runner.app.results import (
     WhyReport,
     WorkerVersion,
 )
-from runner.grammar.values import type_name
+from runner.fields import type_name
 from runner.model import Host, JobSpec
 from runner.show.advice import Reason
 from runner.show.units import rfc3339
@@ -75,8 +78,14 @@ def _with_times(value: Any, key: str = "") -> Any:
 
 
 def contact(seen: Contact) -> dict[str, Any]:
-    """`{"state", "at"}`."""
-    return {"state": seen.state, "at": rfc3339(seen.at)}
+    """`{"state", "at", "worker", "replaced", "slow"}`."""
+    return {
+        "state": seen.state,
+        "at": rfc3339(seen.at),
+        "worker": seen.worker,
+        "replaced": seen.replaced,
+        "slow": seen.slow,
+    }
 
 
 def run(item: RunOnHost) -> dict[str, Any]:
@@ -158,6 +167,20 @@ def _host_contact(seen: Contact) -> dict[str, Any]:
 def submitted(ids: Iterable[str], host: str) -> dict[str, Any]:
     """What `submit` prints."""
     return {"format": FORMAT, "runs": [{"id": run_id, "host": host} for run_id in ids]}
+
+
+def dry_run(report: DryRun) -> dict[str, Any]:
+    """What `submit --dry-run` prints."""
+    return {
+        "format": FORMAT,
+        "host": report.host,
+        "files": [dataclasses.asdict(file) for file in report.files],
+        "left_out": [{"path": item.path, "rule": item.rule} for item in report.left_out],
+        "code": dict(report.code),
+        "warnings": list(report.warnings),
+        "runs": len(report.specs),
+        "specs": [dict(spec) for spec in report.specs],
+    }
 
 
 def hosts(found: Iterable[Host]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from runner.app import again, submit
+from runner.app import again, retrying, submit
 from runner.app.runs import RunRef
 from runner.endpoint import Worker
 from runner.errors import (
@@ -85,6 +85,7 @@ class Report:
     def step(self, text):
         if text.startswith(at): os.kill(os.getpid(), 9)
     def done(self): pass
+    def warn(self, text): pass
 def announce(run):
     if at == "announce": os.kill(os.getpid(), 9)
 ctx = context.open_context(Report())
@@ -592,7 +593,7 @@ def far(worker: LocalWorker, tmp_path: Path, set_env: Callable[[str, str], None]
 def test_a_reply_that_is_lost_is_asked_for_again(
     worker: LocalWorker, missing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(again, "RETRY_WAITS_S", (0.0, 0.0))
+    monkeypatch.setattr(retrying, "ACT_WAITS_S", (0.0, 0.0))
     link = far(worker, tmp_path, monkeypatch.setenv)
     changes = parse_changes("fork", ["fail_at=0"])
     first, second = (ended(worker, "steps=3", "fail_at=3") for _ in range(2))
@@ -617,7 +618,7 @@ def test_a_reply_that_is_lost_is_asked_for_again(
 def test_a_link_that_breaks_for_good_leaves_it_unknown(
     worker: LocalWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(again, "RETRY_WAITS_S", ())
+    monkeypatch.setattr(retrying, "ACT_WAITS_S", ())
     link = far(worker, tmp_path, monkeypatch.setenv)
     source = ended(worker, "steps=3", "fail_at=3")
     changes = parse_changes("fork", ["fail_at=0"])

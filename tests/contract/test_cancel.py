@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,11 +14,15 @@ from pathlib import Path
 import processes
 import pytest
 
+from runner.app import cancel as cancel_use
+from runner.app import retrying, runs
 from runner.app.results import CancelReport
 from runner.cli import main
+from tests.helpers.link import Link, make_link
 from tests.helpers.local_worker import LocalWorker
 from tests.helpers.wait import wait_for
 
+ROOT = Path(__file__).parents[2]
 NASTY = """
 import os, signal, subprocess, sys, time
 pids = open(os.environ["PIDS"], "a")
@@ -206,7 +214,7 @@ def test_how_many_will_be_stopped_is_said_before(local_worker: LocalWorker) -> N
     for _ in range(2):
         local_worker.until(local_worker.python(SLEEP), "running")
     ctx = local_worker.ctx
-    reports, unseen = cancel.cancel_all(ctx, "local", now=True)
+    reports, unseen = cancel.cancel_all(ctx, "local", cancel.Order(now=True))
     assert (len(reports), unseen) == (2, [])
     assert "stopping 2 runs of this project on local" in local_worker.report.notes
     assert cancel.cancel_all(ctx) == ([], [])
@@ -264,7 +272,7 @@ def test_hundreds_of_queued_runs_are_cancelled_in_a_moment(local_worker: LocalWo
         _put_queued(local_worker.run_folder(run), {**spec, "id": run})
     wait_for(lambda: all(local_worker.state(run) for run in ids), 60, "all taken up")
     began = time.monotonic()
-    reports, _ = cancel.cancel_all(local_worker.ctx, now=True)
+    reports, _ = cancel.cancel_all(local_worker.ctx, order=cancel.Order(now=True))
     took_s = time.monotonic() - began
     assert len(reports) == 401
     assert {report.outcome for report in reports} == {"cancelled"}
@@ -277,3 +285,113 @@ def _put_queued(folder: Path, spec: dict[str, object]) -> None:
     (temporary / "attempts").mkdir(parents=True)
     (temporary / "spec.json").write_text(json.dumps(spec))
     temporary.rename(folder)
+
+
+# -- a host that is silent
+
+
+@pytest.fixture
+def far(local_worker: LocalWorker) -> Link:
+    """The worker once more as `far`, behind a link, with a run `r` that is live."""
+    local_worker.wait(local_worker.submit("true"))
+    local_worker.file("hosts/far.toml", 'runtime = "docker"\nssh = "local"\n')
+    link = make_link(local_worker.root / "link", local_worker.set_env)
+    local_worker.until(local_worker.python(SLEEP, words=("host=far", "name=r")), "running")
+    return link
+
+
+@pytest.mark.parametrize("words", [["name:r"], ["host=far"], ["--all"]])
+def test_until_keeps_trying_until_the_host_is_back(
+    local_worker: LocalWorker,
+    far: Link,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.chdir(local_worker.project)
+    monkeypatch.setattr(retrying, "ACT_WAITS_S", ())
+    monkeypatch.setattr(retrying, "LOOK_WAITS_S", ())
+    monkeypatch.setattr(cancel_use, "PAUSES_S", (0.2,))
+    (ref,) = runs.find(local_worker.ctx, "name:r")
+    record = local_worker.ctx.store.record(ref.id)
+    assert record is not None
+    local_worker.ctx.store.put("far", record.run, record.seen_at)
+    far.take_down()
+    back = threading.Timer(3.0, far.bring_up)
+    back.start()
+    assert main(["cancel", *words, "--until", "60s", "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    (row,) = [row for row in body["runs"] if row["run"] == ref.id]
+    assert (row["outcome"], row["error"]) == ("cancelled", None)
+    back.join()
+
+
+@pytest.mark.parametrize("words", [["name:r"], ["host=far"]])
+def test_until_ends_with_3_and_says_what_was_not_stopped(
+    local_worker: LocalWorker,
+    far: Link,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.chdir(local_worker.project)
+    monkeypatch.setattr(retrying, "LOOK_WAITS_S", ())
+    (ref,) = runs.find(local_worker.ctx, "name:r")
+    monkeypatch.setattr(cancel_use, "PAUSES_S", (0.2,))
+    local_worker.file("hosts/far.toml", "ssh = 'runner-no-such-host.invalid'\n")
+    record = local_worker.ctx.store.record(ref.id)
+    assert record is not None
+    local_worker.ctx.store.put("far", record.run, record.seen_at)
+    began = time.monotonic()
+    assert main(["cancel", *words, "--until", "2s"]) == 3
+    assert time.monotonic() - began > 1.5
+    said = capsys.readouterr().err
+    assert f"{ref.id} was NOT stopped" in said
+    assert "--until" not in said, "it was tried already"
+    assert main(["cancel", *words]) == 3
+    said = capsys.readouterr().err
+    assert f"{ref.id} was NOT stopped; to keep trying:\n  runner cancel " in said
+    assert "--until 1h" in said
+    assert local_worker.state(ref.id)["state"] == "running"
+    local_worker.cancel(ref.id, now=True)
+
+
+def test_until_is_a_duration_and_does_not_wait_where_nothing_will_change(
+    local_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(local_worker.project)
+    assert main(["cancel", "x", "--until", "soon"]) == 2
+    run = local_worker.submit("true")
+    local_worker.wait(run)
+    path = local_worker.project / f".runner/runs/{run}.json"
+    body = json.loads(path.read_bytes())
+    lost = {**body, "run": {**body["run"], "id": "cmd-lost1"}}
+    (path.parent / "cmd-lost1.json").write_text(json.dumps(lost))
+    began = time.monotonic()
+    assert main(["cancel", "cmd-lost1", run, "--until", "1h"]) == 6
+    assert time.monotonic() - began < 60
+    shown = capsys.readouterr()
+    assert "local: no run cmd-lost1 there any more" in shown.err
+    assert shown.out.split()[0] == run
+
+
+def test_ctrl_c_says_what_was_not_stopped(local_worker: LocalWorker, far: Link) -> None:
+    (ref,) = runs.find(local_worker.ctx, "name:r")
+    record = local_worker.ctx.store.record(ref.id)
+    assert record is not None
+    local_worker.ctx.store.put("far", record.run, record.seen_at)
+    far.take_down()
+    env = dict(os.environ, PYTHONPATH=str(ROOT))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runner", "cancel", ref.id, "--until", "1h"],
+        cwd=local_worker.project,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(lambda: len(far.talks) > 2, 30, "two tries")
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    assert said == f"far: interrupted; {ref.id} was NOT stopped\n"
+    local_worker.cancel(ref.id, now=True)

@@ -435,7 +435,7 @@ def test_a_submit_under_way_never_loses_a_content(local_worker: LocalWorker, lis
     first = {"id": "first", "argv": ["python", "main.py"], "project": {"id": "p-1"}}
     first["snapshot"] = wire.tree_digest(rows[:1])
     with Worker(local_worker.ctx.hosts["local"]) as link:
-        request = link.open("submit", spec=first, manifest=True)
+        request = link.open("submit", spec=first, list="whole", ends=False)
         request.send_rows(rows[:1])
         _answer(request, old)
     local_worker.wait("first")
@@ -444,9 +444,8 @@ def test_a_submit_under_way_never_loses_a_content(local_worker: LocalWorker, lis
     known = set(contents(local_worker))
     second = {**first, "id": "second", "snapshot": wire.tree_digest(rows)}
     with Worker(local_worker.ctx.hosts["local"]) as link:
-        request = link.open("submit", spec=second, manifest=listed)
-        if listed:
-            request.send_rows(rows)
+        request = link.open("submit", spec=second, list="whole", ends=False)
+        request.send_rows(rows)
         kind, payload = next(request.frames())
         assert kind == wire.EVENT
         assert wire.read_json(payload)["need"] == ([rows[1][4]] if listed else [])

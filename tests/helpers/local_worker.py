@@ -39,6 +39,9 @@ class Notes:
     def done(self) -> None:
         pass
 
+    def warn(self, text: str) -> None:
+        self.notes.append(text)
+
 
 class LocalWorker:
     """One workspace, one lease folder, one project; `close` ends every process of it, by pid."""
@@ -94,7 +97,7 @@ class LocalWorker:
         return status.status(self.ctx, self.ref(run))
 
     def cancel(self, *ids: str, now: bool = False) -> list[CancelReport]:
-        return cancel_use.cancel(self.ctx, [self.ref(run) for run in ids], now)
+        return cancel_use.cancel(self.ctx, [self.ref(run) for run in ids], cancel_use.Order(now))
 
     def tail(self, run: str, rank: int = 0, follow: bool = True, **options: Any) -> bytes:
         pieces: list[bytes] = []

@@ -47,12 +47,17 @@ def read(document: Any) -> Any:
     return json.loads(text, parse_constant=lambda name: 1 / 0)
 
 
+def contact(state: str, at: str) -> dict[str, Any]:
+    """A contact of which nothing more is to be told."""
+    return {"state": state, "at": at, "worker": None, "replaced": False, "slow": False}
+
+
 def test_a_run_has_every_name_of_the_contract() -> None:
     body = read(documents.status(RUN))
     assert body["format"] == 1
     assert set(body) >= CONTRACT
     assert body["host"] == "gpu1"
-    assert body["contact"] == {"state": "unreachable", "at": "2025-12-01T14:40:00.000Z"}
+    assert body["contact"] == contact("unreachable", "2025-12-01T14:40:00.000Z")
     assert body["clock_skew_s"] == -600.0
 
 
@@ -75,7 +80,7 @@ def test_a_listing_names_its_hosts() -> None:
     assert body["hosts"][0]["error"] == "no answer"
     assert body["hosts"][1] == {
         "name": "gpu2",
-        "contact": {"state": "ok", "at": "1970-01-01T00:00:00.000Z"},
+        "contact": contact("ok", "1970-01-01T00:00:00.000Z"),
         "error": None,
         "clock_skew_s": None,
     }
@@ -113,7 +118,7 @@ def test_why_tells_the_same_to_programs() -> None:
             "grace_s": None,
         },
         "advice": [{"text": "", "command": "runner undrain host=gpu1"}],
-        "contact": {"state": "ok", "at": "2025-12-01T14:40:00.000Z"},
+        "contact": contact("ok", "2025-12-01T14:40:00.000Z"),
         "clock_skew_s": 0.5,
     }
     assert body["text"].startswith("waits: gpu1 is drained since ")

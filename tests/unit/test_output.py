@@ -203,6 +203,24 @@ def test_a_pull_names_what_was_left_out() -> None:
     assert shown.err == "4 left out, not plain files: logs/0, logs/1, logs/2, …\n"
 
 
+def test_a_pull_that_found_nothing_yet_prints_no_path() -> None:
+    shown = Shown(terminal=True)
+    shown.output.pulled(PullReport("a", Path("/r/a"), 0, 0, 0.1, 0, nothing_yet="queued"))
+    assert shown.out == ""
+    assert "a: nothing yet; it is queued" in shown.err
+
+
+def test_a_pull_says_what_it_removed_and_what_could_not_be_named() -> None:
+    shown = Shown(terminal=True)
+    report = PullReport("a", Path("/r/a"), 2, 30, 0.1, 5, too_long=("work/xx",), mirrored=4)
+    shown.output.pulled_round(report)
+    shown.output.pulled(report)
+    assert "2 files, 30 B in 0.1s, all verified; 5 unchanged; 4 files removed here, too" in (
+        shown.err
+    )
+    assert "1 left out, names too long for this disk: work/xx" in shown.err
+
+
 def test_a_pull_with_nothing_new_says_so() -> None:
     shown = Shown(terminal=True)
     shown.output.pulled(PullReport("a", Path("/r/a"), 0, 0, 0.1, 31))
@@ -341,3 +359,26 @@ def test_a_jobs_bytes_are_exact_in_a_pipe() -> None:
     write(b"\x1b]0;x\x07\xff\r\n\x00")
     finish()
     assert raw.getvalue() == b"\x1b]0;x\x07\xff\r\n\x00"
+
+
+def test_no_ranks_colour_goes_on_in_another_ranks_line(terminal: tuple[TextIO, int]) -> None:
+    stream, ours = terminal
+    write, finish = Output(out=stream, err=io.StringIO()).ranks_writer()
+    write(0, 2, b"\x1b[31mred\x1b[2J\n\x1b[3")
+    write(1, 2, b"plain\n")
+    write(0, 2, b"2mgreen")
+    finish()
+    shown = b""
+    while not shown.endswith(b"green\x1b[0m\r\n"):
+        shown += os.read(ours, 1000)
+    lines = ["0| \x1b[31mred\\x1b[2J\x1b[0m", "1| plain", "0| \x1b[32mgreen\x1b[0m", ""]
+    assert shown == "\r\n".join(lines).encode()
+
+
+def test_ranks_bytes_are_exact_in_a_pipe() -> None:
+    raw = io.BytesIO()
+    write, finish = Output(out=io.TextIOWrapper(raw), err=io.StringIO()).ranks_writer()
+    write(0, 2, b"\x1b]0;x\x07\xff\r\n\x00")
+    write(1, 2, b"a\rb\n")
+    finish()
+    assert raw.getvalue() == b"0| \x1b]0;x\x07\xff\r\n1| a\rb\n0| \x00\n"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from runner.errors import SpecError
 from runner.model import Project
-from runner.store import Store
+from runner.store import KnownWorker, Store
 from tests.helpers.wait import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,7 @@ if sys.argv[2] == "waits":
 print("closed", flush=True)
 """
 WORDS = ["host=local", "x"]
+ROW = ["a.py", "f", 0o644, 3, "e" * 64]
 
 
 @pytest.fixture
@@ -50,14 +52,14 @@ def test_nothing_is_made_by_looking(store: Store, tmp_path: Path) -> None:
     assert store.record("a-1") is None
     assert store.open_intents(WORDS) == []
     assert store.pulled("a-1") == {}
-    assert store.last_snapshot("gpu1") is None
+    assert store.known_tree("gpu1") is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_put_comes_back(store: Store) -> None:
     store.put("gpu1", status("b-1", submitted_at=2.0), 10.0)
     store.put("gpu2", status("a-1", submitted_at=3.0), 11.0)
-    store.put_snapshot("gpu1", "w-1", "d" * 64)
+    store.put_tree("gpu1", "w-1", "d" * 64, None, [ROW])
     store.put_pulled("a-1", "/r", {"x": [1]}, {"complete": True})
     store.put_pulled("a-1", "/s", {}, {"complete": False})
     store.put_pulled("a-1", "/s", {"y": [2]}, {"complete": True})
@@ -65,7 +67,10 @@ def test_what_is_put_comes_back(store: Store) -> None:
         ("b-1", "gpu1", 10.0),
         ("a-1", "gpu2", 11.0),
     ]
-    assert store.last_snapshot("gpu1") == ("w-1", "d" * 64)
+    known = store.known_tree("gpu1")
+    assert known is not None
+    assert (known.worker, known.digest, known.diff) == ("w-1", "d" * 64, None)
+    assert known.rows() == {"a.py": ROW}
     assert store.pulled("a-1")["complete"] is True
     assert store.pulled("a-1")["places"] == {"/r": {"x": [1]}, "/s": {"y": [2]}}
 
@@ -107,11 +112,28 @@ def test_torn_record_is_passed_over_and_can_be_written_again(
     assert store.record("a-1") is not None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"worker": "w"}'])
-def test_torn_record_of_a_worker_is_no_record(store: Store, tmp_path: Path, text: str) -> None:
-    store.put_snapshot("gpu1", "w-1", "d")
-    (tmp_path / ".runner" / "workers" / "gpu1.json").write_text(text)
-    assert store.last_snapshot("gpu1") is None
+@pytest.mark.parametrize("head", [b"", b"[]", b"{}", b'{"worker": "w"}', b'{"digest": 3}', b"\xff"])
+def test_torn_record_of_a_tree_is_no_record(store: Store, tmp_path: Path, head: bytes) -> None:
+    store.put_tree("gpu1", "w-1", "d", None, [ROW])
+    (tmp_path / ".runner" / "trees" / "gpu1.tree").write_bytes(head + b"\n")
+    assert store.known_tree("gpu1") is None
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"null", b"{}", b"[3]", b'["abcde"]', b"[[1, 2]]", b"[[[], 1, 2, 3, 4]]"]
+)
+def test_damaged_rows_of_a_tree_are_none(store: Store, tmp_path: Path, text: bytes) -> None:
+    store.put_tree("gpu1", "w-1", "d", "f", [ROW])
+    path = tmp_path / ".runner" / "trees" / "gpu1.tree"
+    head = path.read_bytes().partition(b"\n")[0]
+    path.write_bytes(head + b"\n" + zlib.compress(text))
+    known = store.known_tree("gpu1")
+    assert known is not None
+    assert (known.diff, known.rows()) == ("f", None)
+    path.write_bytes(path.read_bytes()[:-3])
+    damaged = store.known_tree("gpu1")
+    assert damaged is not None
+    assert damaged.rows() is None
 
 
 def test_half_written_file_of_a_killed_process_is_no_record(store: Store, tmp_path: Path) -> None:
@@ -352,3 +374,14 @@ def test_file_where_the_folder_of_records_should_be(store: Store, tmp_path: Path
     (tmp_path / ".runner" / "runs").write_text("")
     with pytest.raises(SpecError, match="is not a folder"):
         store.records()
+
+
+def test_which_worker_a_host_answers_as(store: Store) -> None:
+    assert store.known_worker("gpu1") is None
+    store.put_worker("gpu1", "w-1", 5.0)
+    assert store.known_worker("gpu1") == KnownWorker("w-1", 5.0)
+    for number in range(2, 9):
+        store.put_worker("gpu1", f"w-{number}", 5.0 + number)
+    known = store.known_worker("gpu1")
+    assert known == KnownWorker("w-8", 13.0, ("w-7", "w-6", "w-5", "w-4", "w-3"))
+    assert store.known_worker("gpu2") is None

@@ -14,7 +14,7 @@ import wakeup
 from paths import RunPaths
 
 from runner import states
-from verbs import Call
+from verbs import Call, Refused
 
 POLL_S = 0.02
 POLL_MOST_S = 0.2
@@ -24,20 +24,28 @@ LOOK_SHARE = 4
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """{"ids": [...], "now": bool} → EVENT {"run", "state", "grace_s"}; {"results": [...]}."""
-    ids = dict.fromkeys(request.get("ids") or [])
-    orders = {name: _Order(call.run(name)) for name in ids}
+    """{"ids": [...], "now": bool} → EVENT {"run", "state", "grace_s"}; {"results": [...]}.
+
+    A run that is not here is told by {"run", "unknown": true}, and keeps no other from its end.
+    """
+    orders: Dict[Any, _Order] = {}
+    for name in dict.fromkeys(request.get("ids") or []):
+        try:
+            orders[name] = _Order(call.run(name))
+        except Refused as error:
+            if error.body["code"] != "unknown-run":
+                raise
     began = time.monotonic()
     for order in orders.values():
         order.give(call, bool(request.get("now")))
     left = list(orders.values())
     while True:
-        call.keep_up()
         looked = time.monotonic()
         left = [order for order in left if not order.is_over(call, began)]
         if not left:
-            return {"results": [orders[name].result for name in request.get("ids") or []]}
+            return {"results": [_told(orders, name) for name in request.get("ids") or []]}
         spent = time.monotonic() - looked
+        call.keep_up()
         time.sleep(min(POLL_MOST_S, max(POLL_S, LOOK_SHARE * spent)))
 
 
@@ -78,6 +86,10 @@ class _Order:
             self._told = state["state"]
             call.event(run=self._paths.id, state=state["state"], grace_s=_grace_s(self._paths))
         return False
+
+
+def _told(orders: Dict[Any, _Order], name: Any) -> Dict[str, Any]:
+    return orders[name].result if name in orders else {"run": name, "unknown": True}
 
 
 def _is_ended(paths: RunPaths, state: Dict[str, Any]) -> bool:
