@@ -59,7 +59,7 @@ check: .venv/.dev
 # tests/faults/cells.py lists them; make test tries a fixed sample.
 faults: .venv/.test
 	@$(rig) packages
-	RUNNER_FAULTS_DOCUMENT=docs/faults.md $(venv) -m pytest tests/faults --slow -n 2 $(PYTEST_ARGS)
+	RUNNER_FAULTS_DOCUMENT=docs/faults.md RUNNER_CUTS_DOCUMENT=docs/cuts.md $(venv) -m pytest tests/faults --slow -n 2 $(PYTEST_ARGS)
 
 # docs/figures.md says what each measures; all numbers go to results/bench/.
 bench: .venv/.test
@@ -68,7 +68,7 @@ bench: .venv/.test
 	$(venv) benchmarks/bench_cancel.py
 	$(venv) benchmarks/bench_dispatch.py
 	@$(rig) packages
-	$(venv) benchmarks/bench_submit.py
+	$(venv) benchmarks/over_ssh.py
 
 gpu: .venv/.demo
 	$(venv) benchmarks/gpu_check.py

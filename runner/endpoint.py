@@ -40,6 +40,12 @@ MAX_JUNK = 256 * 1024
 MAX_LISTING = 256 << 20
 _NEED_BUNDLE = b"runner-boot/1 need\n"
 _READ = 1 << 20
+_MOST_TOLD = 200
+"""Characters of what a worker says of itself."""
+_EVENT_BYTES = 128
+"""Counted for each event beside its text, so that empty ones come to an end as well."""
+_LEAST_BYTES = 512
+"""Within a frame, fewer bytes than these are no sign of life: they could drip for ever."""
 
 # Nothing imports its way into a bundle's bytecode: importlib does not see that a nearly full disk
 # took half of a .pyc, and then it is broken for ever. So the stub compiles, for the Python it runs
@@ -91,13 +97,18 @@ if not os.path.isdir(p):
             b+=c
         return b
     b=r(int(r(8)))
-    import hashlib,io,tarfile,zlib
+    import hashlib,json,zlib
     b=zlib.decompress(b)
     if hashlib.sha256(b).hexdigest()!=d: sys.exit("runner: the worker program arrived damaged")
     os.makedirs(w,0o700,exist_ok=True)
     os.makedirs(os.path.dirname(p),exist_ok=True)
     t="%s.tmp%d"%(p,os.getpid())
-    try: tarfile.open(fileobj=io.BytesIO(b)).extractall(t); c(t)
+    try:
+        for n,s in json.loads(b).items():
+            f=os.path.join(t,n)
+            os.makedirs(os.path.dirname(f),exist_ok=True)
+            with open(f,"w",encoding="utf-8",newline="") as o: o.write(s)
+        c(t)
     except BaseException as e:
         import shutil
         shutil.rmtree(t,True)
@@ -176,7 +187,11 @@ class Worker:
     def hello(self) -> Mapping[str, Any]:
         """What the worker said of itself; waits for it."""
         while self._hello is None:
-            self._hello = wire_json(self._take(0, {wire.EVENT})[2], self.host.name)
+            told = wire_json(self._take(0, {wire.EVENT})[2], self.host.name)
+            self._hello = {
+                key: value[:_MOST_TOLD] if isinstance(value, str) else value
+                for key, value in told.items()
+            }
         return self._hello
 
     @property
@@ -195,19 +210,32 @@ class Worker:
         """(reply, rows) of a request whose DATA, if any, is one compressed listing."""
         request = self.open(verb, **arguments)
         data = bytearray()
+        event_bytes = 0
         for kind, payload in request.frames():
             if kind == wire.DATA:
                 data += payload
                 if len(data) > MAX_LISTING:
                     raise WorkerError(f"{self.host.name}: the worker sent a listing without end")
-            elif on_event is not None:
-                on_event(wire_json(payload, self.host.name))
+            else:
+                event_bytes += len(payload) + _EVENT_BYTES
+                if event_bytes > MAX_LISTING:
+                    raise WorkerError(f"{self.host.name}: the worker sent events without end")
+                if on_event is not None:
+                    on_event(wire_json(payload, self.host.name))
         return request.reply, read_rows(bytes(data), self.host.name)
 
-    def open(self, verb: str, *, beside: Request | None = None, **arguments: Any) -> Request:
+    def open(
+        self,
+        verb: str,
+        *,
+        beside: Request | None = None,
+        behind: Sequence[tuple[int, bytes]] = (),
+        **arguments: Any,
+    ) -> Request:
         """Send a request; its answers are read from what this returns.
 
-        beside: they are read together with those of that request, by `frames_of`.
+        beside: they are read together with those of that request, by `frames_of`. behind: frames
+        (kind, payload) of the request that go out with it, in one write.
         """
         stream = self._next_stream
         self._next_stream += 1
@@ -215,7 +243,7 @@ class Worker:
         body = dict(arguments, verb=verb)
         if self.host.runtime == "local":
             body["local"] = local_record(self.host)
-        self._send(wire.pack_json(wire.REQ, stream, body))
+        self._send(wire.pack_json(wire.REQ, stream, body) + _packed(stream, behind))
         return Request(self, stream)
 
     def frames_of(self, requests: Sequence[Request]) -> Iterator[tuple[Request, int, bytes]]:
@@ -268,9 +296,11 @@ class Worker:
         error: RunnerError | None = None
         try:
             if self._skip_to_magic(reader):
+                dripped = 0
                 while data := self._carrier.read(_READ):
-                    self._heard = time.monotonic()
-                    self._deliver(reader, data)
+                    dripped += len(data)
+                    if self._deliver(reader, data) or dripped >= _LEAST_BYTES:
+                        self._heard, dripped = time.monotonic(), 0
             error = self._lost()
         except wire.WireError as problem:
             error = ProtocolMismatch(f"{self.host.name}: the worker speaks otherwise: {problem}")
@@ -284,10 +314,12 @@ class Worker:
 
     def _skip_to_magic(self, reader: wire.FrameReader) -> bool:
         seen = self._junk
+        given = False
         while data := self._carrier.read(_READ):
             seen += data
-            need = seen.find(_NEED_BUNDLE)
+            need = -1 if given else seen.find(_NEED_BUNDLE)
             if need >= 0:
+                given = True
                 del seen[need : need + len(_NEED_BUNDLE)]
                 zipped = zlib.compress(self._bundle.data, 6)
                 self._carrier.write(b"%08d" % len(zipped) + zipped)
@@ -305,13 +337,17 @@ class Worker:
                 raise wire.WireError(f"{MAX_JUNK} bytes came, but no worker spoke")
         return False
 
-    def _deliver(self, reader: wire.FrameReader, data: bytes) -> None:
+    def _deliver(self, reader: wire.FrameReader, data: bytes) -> bool:
+        """Hand on the frames that are complete now; whether there was one."""
+        whole = False
         for kind, stream, payload in reader.feed(data):
+            whole = True
             if kind == wire.ERR and stream == 0:
-                self._over = refusal(wire_json(payload, self.host.name), self.host.name)
+                raise refusal(wire_json(payload, self.host.name), self.host.name)
             elif kind != wire.PING:
                 self._inboxes.put((kind, stream, payload))
                 self._heard = time.monotonic()  # it may have waited for room
+        return whole
 
     def _beat(self) -> None:
         ping = wire.pack_frame(wire.PING, 0)
@@ -342,7 +378,7 @@ class Worker:
         if failure is not None:
             # docker tells on stdout what keeps it from starting a program in a container
             if junk and not failure.advice:
-                failure.advice = (f"it said: {junk.splitlines()[-1]}",)
+                failure.advice = (f"it said: {junk.splitlines()[-1][:500]}",)
             return failure
         said = self._carrier.trouble() or junk
         last = said.splitlines()[-1] if said else "nothing was said"
@@ -402,11 +438,26 @@ class Request:
         """No more bytes."""
         self._worker._send(wire.pack_frame(wire.END, self.stream))
 
+    def send_frames(self, frames: Sequence[tuple[int, bytes]]) -> None:
+        """Frames (kind, payload) in one write."""
+        self._worker._send(_packed(self.stream, frames))
+
     def send_rows(self, rows: list[Any]) -> None:
         """A compressed listing, with its end."""
         text = json.dumps(rows, separators=(",", ":")).encode("ascii")
-        self.send(zlib.compress(text, 1))
-        self.end()
+        self.send_frames([(wire.DATA, zlib.compress(text, 1)), (wire.END, b"")])
+
+
+def _packed(stream: int, frames: Sequence[tuple[int, bytes]]) -> bytes:
+    """Frames of a stream as they travel, DATA in frames of a good size."""
+    packed = []
+    for kind, payload in frames:
+        if kind != wire.DATA:
+            packed.append(wire.pack_frame(kind, stream, payload))
+            continue
+        for start in range(0, len(payload), wire.CHUNK):
+            packed.append(wire.pack_frame(kind, stream, payload[start : start + wire.CHUNK]))
+    return b"".join(packed)
 
 
 def local_record(host: Host) -> dict[str, Any]:
@@ -437,7 +488,7 @@ def read_rows(data: bytes, host: str) -> list[Any]:
     unzip = zlib.decompressobj()
     try:
         text = unzip.decompress(data, MAX_LISTING)
-        rows = json.loads(text) if not unzip.unconsumed_tail else None
+        rows = json.loads(text) if unzip.eof else None
     except (zlib.error, ValueError, RecursionError) as error:
         raise WorkerError(f"{host}: the worker's listing cannot be read: {error}") from error
     if not isinstance(rows, list):

@@ -28,6 +28,12 @@ from __future__ import annotations
 BUG_STATUS = 70
 INTERRUPTED_STATUS = 130
 PIPE_STATUS = 141
+MOST_TEXT = 4000
+"""Characters of a line; whoever was asked may have answered with more."""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"
 
 
 class RunnerError(Exception):
@@ -36,9 +42,9 @@ class RunnerError(Exception):
     status = 1
 
     def __init__(self, message: str, *advice: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.advice = advice
+        self.message = _cut(message)
+        self.advice = tuple(map(_cut, advice))
+        super().__init__(self.message)
 
 
 class RunFailed(RunnerError):

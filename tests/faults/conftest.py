@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import inflict, table
+from tests.faults import cut_table, inflict, table
 from tests.faults.cells import Cell
 from tests.faults.judge import judge
 from tests.faults.phases import Held
@@ -109,6 +109,7 @@ def play(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    cut_table.summarize(terminalreporter)
     rows = _rows(terminalreporter)
     if not rows:
         return

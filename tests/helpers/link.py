@@ -1,34 +1,54 @@
-"""A link to a real local worker that notes what the client sends and breaks where a test says.
+"""A link to a real local worker that notes what both sides send and breaks where a test says.
 
-`linked_host` puts a `docker` on PATH that starts this file in place of the worker program, which it
+`make_link` puts a `docker` on PATH that starts this file in place of the worker program, which it
 starts in turn; the host it gives shares the workspace of a local worker that is up.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SIZE = 65536
 MAGIC_SIZE = 14
 WORDS_BEFORE_PROGRAM = 3
 """exec -i CONTAINER"""
+KILL, LINGER, HANG = "kill", "linger", "hang"
+"""How it breaks: the worker's end dies as well; it goes on with what it has, its input open; nobody
+is told, no byte comes any more."""
+LINGER_S = 2.0
+"""Enough for a worker to end what it has begun."""
 
 
-@dataclass(frozen=True)
 class Link:
     """What the file system holds of a link."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def cut_after(self, count: int) -> None:
         """The next conversation breaks after so many bytes from the worker."""
-        (self.folder / "limit").write_text(str(count))
+        self.plan({"down": count})
+
+    def plan(self, *breaks: dict[str, Any]) -> None:
+        """How the next conversations go, one for each; those after them are whole.
+
+        down: break after so many bytes from the worker. up: after so many from the client.
+        how: KILL, LINGER or HANG. rate: bytes a second, either way.
+        """
+        if not breaks:
+            (self.folder / "plan").unlink(missing_ok=True)
+            return
+        (self.folder / "plan.new").write_text(json.dumps(list(breaks)))
+        (self.folder / "plan.new").replace(self.folder / "plan")
 
     def take_down(self) -> None:
         """From now on every conversation breaks once the worker has said that it is one."""
@@ -41,61 +61,152 @@ class Link:
     @property
     def sent(self) -> bytes:
         """Every byte that clients sent so far."""
-        path = self.folder / "sent"
-        return path.read_bytes() if path.exists() else b""
+        return b"".join(up for up, _ in self.talks)
 
     @property
     def received(self) -> int:
         """How many bytes reached clients so far."""
-        path = self.folder / "received"
-        return path.stat().st_size if path.exists() else 0
+        return sum(len(down) for _, down in self.talks)
+
+    @property
+    def talks(self) -> list[tuple[bytes, bytes]]:
+        """What went up and down in each conversation, in their order."""
+        ups = sorted(self.folder.glob("*.up"), key=lambda path: int(path.stem))
+        return [(path.read_bytes(), path.with_suffix(".down").read_bytes()) for path in ups]
 
     def forget(self) -> None:
         """Count anew."""
-        for name in ("sent", "received"):
-            (self.folder / name).unlink(missing_ok=True)
+        for path in [*self.folder.glob("*.up"), *self.folder.glob("*.down")]:
+            path.unlink()
+
+
+def program_size(up: bytes) -> int:
+    """Bytes at the start of what a client sent that are the worker program."""
+    return 8 + int(up[:8]) if up[:8].isdigit() else 0
 
 
 def make_link(folder: Path, set_env: Callable[[str, str], None]) -> Link:
     """Put the link on PATH; a host with `ssh = "local"` and runtime docker goes through it."""
     folder.mkdir()
     docker = folder / "docker"
-    program = f"exec {sys.executable} -I -S {Path(__file__).resolve()} {folder}"
+    program = f"exec {sys.executable} -I -S -B -W ignore {os.path.abspath(__file__)} {folder}"
     docker.write_text(f'#!/bin/sh\n{program} "$@"\n')
     docker.chmod(0o755)
     set_env("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return Link(folder)
 
 
-def _relay(folder: Path, program: list[str]) -> None:
-    limit = MAGIC_SIZE if (folder / "down").exists() else -1
+def _next_plan(folder: Path) -> dict[str, Any]:
+    """What this conversation is to go like; it is taken off the plan."""
+    if (folder / "down").exists():
+        return {"down": MAGIC_SIZE}
     try:
-        limit = int((folder / "limit").read_text())
-        (folder / "limit").unlink()
+        first, *others = json.loads((folder / "plan").read_text())
     except FileNotFoundError:
-        pass
-    child = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert child.stdin and child.stdout
-    to_worker, from_worker = child.stdin.fileno(), child.stdout.fileno()
+        return {}
+    if others:
+        (folder / "plan.rest").write_text(json.dumps(others))
+        (folder / "plan.rest").replace(folder / "plan")
+    else:
+        (folder / "plan").unlink()
+    return dict(first)
 
-    def up() -> None:
-        with open(folder / "sent", "ab", buffering=0) as note:
-            while data := os.read(0, SIZE):
-                note.write(data)
-                while data:
-                    data = data[os.write(to_worker, data) :]
-        os.close(to_worker)
 
-    threading.Thread(target=up, daemon=True).start()
-    with open(folder / "received", "ab", buffering=0) as note:
-        while limit and (data := os.read(from_worker, SIZE if limit < 0 else min(SIZE, limit))):
-            limit -= len(data) if limit > 0 else 0
-            note.write(data)
-            while data:
-                data = data[os.write(1, data) :]
-    child.kill()
-    child.wait()
-    os._exit(0)
+def _note(folder: Path) -> tuple[int, int]:
+    """Where this conversation is noted: files of its own, for each direction."""
+    number = 1
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    while True:
+        try:
+            up = os.open(folder / f"{number}.up", flags, 0o644)
+        except FileExistsError:
+            number += 1
+            continue
+        return up, os.open(folder / f"{number}.down", flags, 0o644)
+
+
+class _Relay:
+    """One conversation under way."""
+
+    def __init__(self, folder: Path, program: list[str]) -> None:
+        plan = _next_plan(folder)
+        self.limits = {"up": int(plan.get("up", -1)), "down": int(plan.get("down", -1))}
+        self.how = plan.get("how", KILL)
+        self.rate = float(plan.get("rate", 0))
+        self.notes = dict(zip(("up", "down"), _note(folder), strict=True))
+        self.child = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.broken = threading.Event()
+
+    def pump(self, way: str, source: int, target: int) -> None:
+        """Pass bytes on, up to the limit of this direction."""
+        left = self.limits[way]
+        while not self.broken.is_set():
+            if left == 0:
+                self.snap()
+                return
+            size = SIZE if not self.rate else max(1, int(self.rate / 20))
+            try:
+                data = os.read(source, size if left < 0 else min(size, left))
+            except OSError:
+                data = b""
+            if not data:
+                break
+            if self.rate:
+                time.sleep(len(data) / self.rate)
+            if self.broken.is_set():
+                return
+            left -= len(data) if left > 0 else 0
+            view = memoryview(data)
+            os.write(self.notes[way], view)
+            with contextlib.suppress(BrokenPipeError):
+                while view:
+                    view = view[os.write(target, view) :]
+        if not self.broken.is_set():
+            self.ended(way, target)
+
+    def ended(self, way: str, target: int) -> None:
+        """One side closed its end: the other hears of it."""
+        if way == "up":
+            os.close(target)
+        else:
+            self.child.kill()
+            self.child.wait()
+            os._exit(0)
+
+    def snap(self) -> None:
+        """The link breaks."""
+        self.broken.set()
+        if self.how == HANG:
+            time.sleep(3600)  # until the client gives up and ends this process
+        if self.how == LINGER and os.fork() == 0:
+            os.setsid()
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            assert self.child.stdout
+            os.set_blocking(self.child.stdout.fileno(), False)
+            until = time.monotonic() + LINGER_S
+            while time.monotonic() < until:  # what it says goes nowhere; its input stays open
+                try:
+                    if not os.read(self.child.stdout.fileno(), SIZE):
+                        break
+                except BlockingIOError:
+                    time.sleep(0.02)
+            os._exit(0)
+        if self.how != LINGER:
+            self.child.kill()
+            self.child.wait()
+        os._exit(0)
+
+
+def _relay(folder: Path, program: list[str]) -> None:
+    relay = _Relay(folder, program)
+    assert relay.child.stdin and relay.child.stdout
+    arguments = ("up", 0, relay.child.stdin.fileno())
+    threading.Thread(target=relay.pump, args=arguments, daemon=True).start()
+    relay.pump("down", relay.child.stdout.fileno(), 1)
+    while True:
+        time.sleep(60)  # the other direction ends this
 
 
 if __name__ == "__main__":
