@@ -114,9 +114,17 @@ def make_spec(
         "image": plan.image,
         "client": __version__,
     }
+    diff = diff_digest(snapshot)
+    if diff is not None:
+        spec["code"].update(diff=diff, diff_bytes=len(snapshot.diff or b""))
     if host.runtime == "local":
         spec["python"] = sys.executable
     return spec
+
+
+def diff_digest(snapshot: Snapshot) -> str | None:
+    """The content that a snapshot's diff is; None where nothing was edited, or it is not kept."""
+    return hashlib.sha256(snapshot.diff).hexdigest() if snapshot.diff else None
 
 
 def _drawn(params: Mapping[str, Any]) -> list[str]:

@@ -10,8 +10,8 @@ from types import FrameType, TracebackType
 class Held:
     """Within this context, and after `begin`, the first Ctrl-C waits for the end of the context.
 
-    Before `begin` it acts at once, and so does a second one. Outside the main thread, where no
-    signal arrives, nothing is changed.
+    Before `begin` and after `withdraw` it acts at once, and so does a second one. Outside the main
+    thread, where no signal arrives, nothing is changed.
     """
 
     def __init__(self) -> None:
@@ -23,6 +23,13 @@ class Held:
     def begin(self) -> None:
         """From here on what is done may already count."""
         self._held = True
+
+    def withdraw(self) -> None:
+        """What was begun surely came to nothing: as before `begin`, also for one held back."""
+        self._held = False
+        if self._pending:
+            self._pending = False
+            raise KeyboardInterrupt
 
     @property
     def began(self) -> bool:

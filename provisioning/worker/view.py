@@ -115,7 +115,7 @@ class View:
             given=spec.get("given", []),
             argv=spec.get("argv", []),
             snapshot=spec.get("snapshot"),
-            code=spec.get("code", {}),
+            code=_code(spec),
             metric=spec.get("metric"),
             step=last.get("step"),
             metrics=last.get("metrics") or {},
@@ -141,6 +141,13 @@ class View:
         """Whether a run that was told to wait does so now."""
         state = records.read(self._workspace.run(run).state)
         return state is None or state.get("state") == states.QUEUED
+
+
+def _code(spec: Dict[str, Any]) -> Dict[str, Any]:
+    """Where the snapshot came from, in short: what was edited is in the diff, which is pulled."""
+    found = spec.get("code")
+    code = found if isinstance(found, dict) else {}
+    return {key: value for key, value in code.items() if key != "diff"}
 
 
 def _stuck(paths: RunPaths, attempt: int) -> Optional[Dict[str, Any]]:

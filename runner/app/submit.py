@@ -9,31 +9,43 @@ run or sweep is made. Values of secrets are in no intent: they are read again.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner import inventory, states
-from runner.app import runs
+from runner import states
+from runner.app import retrying, runs
+from runner.app.asked import (
+    check_snapshot,
+    code_text,
+    is_after_elsewhere,
+    resolve_request,
+    sent_text,
+)
 from runner.app.context import Context, check_image, queue_text, read_status, seen
+from runner.app.results import Report
 from runner.code import tree
-from runner.endpoint import LinkLost, Worker
+from runner.endpoint import Worker
 from runner.errors import Conflict, OutcomeUnknown, RunnerError, SpecError
-from runner.fields import said
-from runner.grammar.secret import files_inside, read_secrets
-from runner.grammar.values import NOTHING_SENT
-from runner.intents import intent_words, is_readable, make_intent, specs_of
+from runner.intents import diff_digest, intent_words, is_readable, make_intent, specs_of
 from runner.interrupts import Held
 from runner.manifest import Snapshot
 from runner.model import Host
-from runner.spec import RunPlan, SubmitRequest, resolve
+from runner.show.units import duration, size
+from runner.spec import SubmitRequest
 from runner.store import Intent
 from runner.transfer import send
-from runner.wire import RunStatus
+from runner.transfer.offer import Contents, Offer, make_offer
+from runner.wire import RunStatus, is_number
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0)
+_AFTER_MAKING = ("os", "bug")
+"""Refusals that may come when the run has been made."""
+_BEFORE_LOOKING = ("no-worker", "wrong-state")
+"""Those that come before the worker has looked whether it was made earlier."""
 
 
 @dataclass
@@ -44,6 +56,8 @@ class _Order:
     """The run's, or the sweep's."""
     specs: list[dict[str, Any]]
     secrets: Mapping[str, str] = field(repr=False)
+    taken_up: bool = False
+    """An earlier process may have handed it over."""
     accepted: dict[str, send.Accepted] = field(default_factory=dict)
 
     @property
@@ -73,38 +87,94 @@ def submit(
     broke for good after the request went out.
     """
     draw = rng or random.SystemRandom()
-    host = ctx.host(request.host)
-    job = inventory.read_job(ctx.project, request.job) if request.job else None
-    plan = resolve(request, job, host, many=many)
-    if alone and plan.members:
-        raise SpecError(f"--tail follows one run; this is a sweep of {plan.count}", NOTHING_SENT)
-    for image in request.images:
-        inventory.find_image(ctx.images, image)
-    secrets = read_secrets(request.secrets)
+    asked = resolve_request(ctx, request, many=many, alone=alone)
+    host = asked.host
     after = _find_after(ctx, request, host)
     # the connection is made while the folder is read; nothing is asked over it yet
     with ctx.connect(host) as worker:
-        snapshot = tree.read_snapshot(ctx.project.root)
-        _check_entry(plan, snapshot)
-        _check_secret_files(ctx, request, snapshot)
+        snapshot = tree.read_snapshot(ctx.project.root, limit_bytes=ctx.project.code_limit_bytes)
+        check_snapshot(ctx, request, asked.plan, snapshot)
         words = intent_words(request)
+        with contextlib.suppress(RunnerError):  # met again where something is sent
+            ctx.greet(host.name, worker.hello.get("worker"))
         intent = _take_up(ctx, host, words, snapshot)
+        taken_up = intent is not None
         if intent is None:
             body = make_intent(
-                ctx.project, host, plan, snapshot, draw, given=request.params, after=after
+                ctx.project, host, asked.plan, snapshot, draw, given=request.params, after=after
             )
             intent = ctx.store.write_intent({**body, "words": words, "at": time.time()})
-        order = _Order(intent.id, specs_of(intent.body), secrets)
+        order = _Order(intent.id, specs_of(intent.body), asked.secrets, taken_up)
         with Held() as held:
             try:
-                _hand_over(ctx, worker, snapshot, order, held)
+                code = _Code(ctx, host, snapshot, order)
+                _hand_over(ctx, worker, code, order, held)
             except BaseException as error:
                 _leave(intent, order, error, held)
                 raise
-            _tell(ctx, worker, snapshot, order)
+            _tell(ctx, worker, code, order)
             announce(order.ids)
             intent.close()
+        code.remember(order)
     return order.ids
+
+
+class _Code:
+    """The code that is handed over, and what its host is believed to have of it."""
+
+    def __init__(self, ctx: Context, host: Host, snapshot: Snapshot, order: _Order) -> None:
+        """Reads and packs what will be sent unasked, while the connection is made.
+
+        Raises SpecError for a file that is not any more what it was.
+        """
+        self.snapshot = snapshot
+        self.diff = diff_digest(snapshot)
+        if order.specs[0].get("code", {}).get("diff") != self.diff:
+            self.diff = None  # of an intent that was taken up: that one is not here any more
+        self.contents = Contents.of(ctx.project.root, snapshot, self.diff)
+        self._store = ctx.store
+        self._host = host.name
+        self._known = ctx.store.known_tree(host.name)
+        self._offer = make_offer(snapshot, self.contents, self.diff, self._known)
+        self.changed = self._offer.changed
+
+    def offer_to(self, worker: Worker) -> Offer:
+        """What to send to this worker unasked."""
+        if self._known is not None and self._known.worker != worker.hello.get("worker"):
+            self._known = None
+            self._offer = make_offer(self.snapshot, self.contents, self.diff, None)
+            self.changed = self._offer.changed
+        return self._offer
+
+    def remember(self, order: _Order) -> None:
+        """What the worker has now, for the next submit; that may fail, and costs it time alone."""
+        worker = order.accepted[order.ids[0]].worker
+        now = (worker, self.snapshot.digest, self.diff)
+        known = self._known
+        if worker is None or (
+            known is not None and now == (known.worker, known.digest, known.diff)
+        ):
+            return
+        with contextlib.suppress(SpecError):
+            self._store.put_tree(self._host, worker, *now[1:], self.snapshot.rows)
+
+
+class _Progress:
+    """`code  12.3/200 MB  4.1 MB/s  46s left`, while contents travel."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._began = self._told = time.monotonic()
+
+    def __call__(self, done: int, whole: int) -> None:
+        now = time.monotonic()
+        # the first line of a terminal is drawn once it has stood for a second
+        if now - self._told < (0.2 if now - self._began > 2.5 else 1.1):
+            return
+        self._told = now
+        rate = done / (now - self._began)
+        left = f"  {duration((whole - done) / rate)} left" if rate else ""
+        self._report.step(f"code  {size(done)} of {size(whole)}  {size(rate)}/s{left}")
 
 
 def _find_after(ctx: Context, request: SubmitRequest, host: Host) -> list[str]:
@@ -112,20 +182,28 @@ def _find_after(ctx: Context, request: SubmitRequest, host: Host) -> list[str]:
     found = runs.find_all(ctx, request.after)
     for ref in found:
         if ref.host != host.name:
-            raise SpecError(
-                f"after: {ref.id} is on {ref.host}; a run on {host.name} cannot wait for it",
-                NOTHING_SENT,
-            )
+            raise is_after_elsewhere(ref.id, ref.host, host)
     return [ref.id for ref in found]
 
 
 def _leave(intent: Intent, order: _Order, error: BaseException, held: Held) -> None:
     """Close the intent when surely no run was made, else leave it for the same words again."""
-    unsure = isinstance(error, (OutcomeUnknown, LinkLost)) or not isinstance(error, RunnerError)
-    if (unsure and held.began) or (order.accepted and order.missing):
+    began = held.began or order.taken_up
+    if (began and not _is_refusal(error)) or (order.accepted and order.missing):
         intent.leave_open()
     else:
         intent.close()
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the worker said itself that there is no such run."""
+    return _made_none(error) and getattr(error, "code", None) not in _BEFORE_LOOKING
+
+
+def _made_none(error: BaseException) -> bool:
+    """Whether the worker said itself that it made no run of this request."""
+    code = getattr(error, "code", None)
+    return code is not None and code not in _AFTER_MAKING
 
 
 def _take_up(ctx: Context, host: Host, words: Sequence[str], snapshot: Snapshot) -> Intent | None:
@@ -141,6 +219,7 @@ def _take_up(ctx: Context, host: Host, words: Sequence[str], snapshot: Snapshot)
         if chosen is None and intent.body["spec"]["snapshot"] == snapshot.digest:
             chosen = intent
             ctx.report.note(f"take up  {intent.id}, which an earlier submit left open")
+            _tell_replaced(ctx, host, intent)
             continue
         try:
             accepted = _ask(ctx, host, [str(spec["id"]) for spec in specs_of(intent.body)])
@@ -155,82 +234,100 @@ def _take_up(ctx: Context, host: Host, words: Sequence[str], snapshot: Snapshot)
             ctx.report.note(
                 f"earlier  {intent.id}{of_sweep} was accepted with the code of then; kept"
             )
+        else:
+            _tell_replaced(ctx, host, intent)
         intent.close()
     return chosen
+
+
+def _tell_replaced(ctx: Context, host: Host, intent: Intent) -> None:
+    """Where the worker that was asked then is gone, what it accepted cannot be known any more."""
+    at: Any = intent.body.get("at")
+    known = ctx.since_replaced(host.name, float(at) if is_number(at) else None)
+    if known is not None:
+        ctx.report.warn(
+            f"{host.name}: {intent.id} may have been accepted by the worker of then "
+            f"({known.before[0]}), which answers here no more"
+        )
 
 
 def _ask(ctx: Context, host: Host, ids: list[str]) -> int:
     """How many of these runs the host has."""
     with ctx.connect(host) as worker:
         _, rows = worker.call("runs", ids=ids)
-        return len([seen(ctx, worker, row) for row in rows])
+        return len([seen(ctx, worker, row, ids) for row in rows])
 
 
-def _hand_over(ctx: Context, worker: Worker, snapshot: Snapshot, order: _Order, held: Held) -> None:
+def _hand_over(ctx: Context, worker: Worker, code: _Code, order: _Order, held: Held) -> None:
     """Send until the worker has answered for all; a lost link is made again, with the same ids."""
     host = worker.host
-    for number, wait_s in enumerate((*RETRY_WAITS_S, None)):
-        try:
-            if number == 0:
-                _send(ctx, worker, snapshot, order, held)
-                return
-            with ctx.connect(host) as again:
-                _send(ctx, again, snapshot, order, held)
-                return
-        except LinkLost as error:
-            if wait_s is None and not held.began:
-                raise
-            if wait_s is None:
-                raise OutcomeUnknown(
-                    f"{host.name}: the link broke; {order.id} may or may not have been accepted",
-                    "the same words again find out, and make no second run",
-                ) from error
-            ctx.report.step(f"{error}; trying again")
-            time.sleep(wait_s)
-        except RunnerError as error:
-            told = _explained(error, host, order)
-            if told is error:
-                raise
-            raise told from error
-    raise AssertionError("unreachable")
+    unsure = OutcomeUnknown(
+        f"{host.name}: the link broke; {order.id} may or may not have been accepted",
+        "the same words again find out, and make no second run",
+    )
+    try:
+        retrying.act(
+            ctx.report,
+            lambda: ctx.connect(host),
+            lambda link: _send(ctx, link, code, order, held),
+            unsure,
+            first=worker,
+            went_out=lambda: held.began,
+            waits_s=RETRY_WAITS_S,
+        )
+    except OutcomeUnknown:
+        raise
+    except RunnerError as error:
+        told = _explained(error, host, order)
+        if told is error:
+            raise
+        raise told from error
 
 
 def _explained(error: RunnerError, host: Host, order: _Order) -> RunnerError:
     """A refusal with what it means here: what was made, and what to do."""
     code = getattr(error, "code", None)
+    told = error
     if order.accepted:
         done = f"{len(order.accepted)} of {len(order.specs)} runs of {order.id} were made"
         advice = (*error.advice, f"{done}; the same words again make the rest")
-        return type(error)(error.message, *advice)
-    if code == "no-gpu":
+        told = type(error)(error.message, *advice)
+    elif code == "no-gpu":
         advice = ("gpus=0 runs without; nothing was sent", f"runner version host={host.name}")
-        return SpecError(error.message, *advice)
-    if code == "conflict":
-        return Conflict(
+        told = SpecError(error.message, *advice)
+    elif code == "conflict":
+        told = Conflict(
             f"{host.name}: there is another run {order.ids[0]}", "type the same words again"
         )
-    return error
+    told.code = code  # type: ignore[attr-defined]
+    return told
 
 
-def _send(ctx: Context, worker: Worker, snapshot: Snapshot, order: _Order, held: Held) -> None:
+def _send(ctx: Context, worker: Worker, code: _Code, order: _Order, held: Held) -> None:
     for image in {spec.get("image") for spec in order.specs}:
         check_image(worker, image)
-    last = ctx.store.last_snapshot(worker.host.name)
-    holds = last is not None and last[1] == snapshot.digest
+    offer = code.offer_to(worker)
     ctx.report.step("sending the code")
+    # over a link that was lost it may have been handed over: a worker that asks proves nothing then
+    first_time = not held.began and not order.taken_up
     first, *others = order.missing
-    accepted = send.submit(
-        worker,
-        ctx.project.root,
-        snapshot,
-        first,
-        secrets=order.secrets,
-        holds_snapshot=holds,
-        on_sent=lambda done, whole: ctx.report.step(f"code  {done / 1e6:.1f}/{whole / 1e6:.1f} MB"),
-        on_handed=held.begin,
-    )
+    try:
+        accepted = send.submit(
+            worker,
+            code.snapshot,
+            code.contents,
+            offer,
+            first,
+            secrets=order.secrets,
+            on_sent=_Progress(ctx.report),
+            on_handed=held.begin,
+            on_asked=held.withdraw if first_time else lambda: None,
+        )
+    except RunnerError as error:
+        if first_time and _made_none(error):
+            held.withdraw()
+        raise
     order.accepted[str(first["id"])] = accepted
-    ctx.store.put_snapshot(worker.host.name, str(worker.hello.get("worker")), snapshot.digest)
     for accepted in send.submit_more(worker, others, secrets=order.secrets):
         order.accepted[str(accepted.run["id"])] = accepted
         ctx.report.step(f"{order.id}  {len(order.accepted)} of {len(order.specs)} runs")
@@ -238,11 +335,14 @@ def _send(ctx: Context, worker: Worker, snapshot: Snapshot, order: _Order, held:
         ctx.store.put(worker.host.name, accepted.run, time.time())
 
 
-def _tell(ctx: Context, worker: Worker, snapshot: Snapshot, order: _Order) -> None:
+def _tell(ctx: Context, worker: Worker, code: _Code, order: _Order) -> None:
     ctx.report.done()
     host = worker.host.name
     first = order.accepted[order.ids[0]]
-    ctx.report.note(f"code   {_code_text(snapshot, first)}")
+    for text in code.snapshot.warnings:
+        ctx.report.note(text)
+    sent = sent_text(code.changed, first.sent_bytes)
+    ctx.report.note(f"code   {code_text(code.snapshot, sent)}")
     if len(order.specs) > 1:
         ctx.report.note(f"sweep  {order.id}: {_sweep_text(_look_again(ctx, worker, order))}")
         return
@@ -254,7 +354,7 @@ def _look_again(ctx: Context, worker: Worker, order: _Order) -> list[RunStatus]:
     """The runs of a sweep now that all are there; as they were answered where that fails."""
     try:
         _, rows = worker.call("runs", ids=order.ids)
-        return [seen(ctx, worker, row).status for row in rows]
+        return [seen(ctx, worker, row, order.ids).status for row in rows]
     except RunnerError:
         # all were accepted: what cannot be told now does not undo that
         found = [accepted.run for accepted in order.accepted.values()]
@@ -276,49 +376,3 @@ def _sweep_text(found: Sequence[RunStatus]) -> str:
         what_for = known[0] if known else ""
         parts.append(f"{len(waiting)} wait{'s' if len(waiting) == 1 else ''}{what_for}")
     return ", ".join(parts)
-
-
-def _code_text(snapshot: Snapshot, accepted: send.Accepted) -> str:
-    count = int(snapshot.code.get("files", 0))
-    parts = [f"{count} file{'' if count == 1 else 's'}"]
-    if accepted.sent_files:
-        parts[0] += f", {accepted.sent_files} new, {_size(accepted.sent_bytes)} sent"
-    else:
-        parts[0] += ", unchanged"
-    commit = snapshot.code.get("commit")
-    if commit:
-        edited = int(snapshot.code.get("edited") or 0)
-        text = f"{snapshot.code.get('branch')}@{str(commit)[:7]}"
-        parts.append(
-            text + (f" + {edited} edited file{'' if edited == 1 else 's'}" if edited else "")
-        )
-    if snapshot.skipped:
-        parts.append("left out: " + ", ".join(snapshot.skipped))
-    return "; ".join(parts)
-
-
-def _size(count: int) -> str:
-    if count < 1000:
-        return f"{count} bytes"
-    return f"{count / 1e3:.0f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
-
-
-def _check_entry(plan: RunPlan, snapshot: Snapshot) -> None:
-    """A job's own file must travel: a rule that leaves it out would be found only there."""
-    if plan.job is None or len(plan.argv) < 2 or plan.argv[0] != "python":
-        return
-    entry = plan.argv[1]
-    if entry.startswith("agents/") and all(row[0] != entry for row in snapshot.rows):
-        raise SpecError(f"{entry} is left out by an ignore rule; nothing was sent")
-
-
-def _check_secret_files(ctx: Context, request: SubmitRequest, snapshot: Snapshot) -> None:
-    """A file that holds a secret does not travel with the code."""
-    inside = files_inside(request.secrets, ctx.project.root)
-    for row in snapshot.rows if inside else ():
-        if row[0] in inside:
-            raise SpecError(
-                f"secret.{inside[row[0]]}: {said(row[0])} would travel with the code",
-                "keep it outside the project, or name it in .runnerignore",
-                NOTHING_SENT,
-            )

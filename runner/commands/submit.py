@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from runner.commands.follow import follow_output
+from runner.commands.follow import first_line_note, follow_output
 from runner.commands.invocation import (
     Invocation,
     ending_status,
@@ -24,6 +25,7 @@ from runner.usage import output_options
 @click.argument("words", metavar="[key=value …] [-- CMD ARG…]", nargs=-1)
 @click.option("--wait", "waits", is_flag=True, help="Return when it has ended: 0 only if done.")
 @click.option("--tail", "tails", is_flag=True, help="Follow its output; the id goes to stderr.")
+@click.option("--dry-run", "dry", is_flag=True, help="Say what would travel; send nothing.")
 @click.option("--yes", is_flag=True, help="Over 1,000 runs in one sweep are meant.")
 @output_options
 @click.pass_obj
@@ -32,6 +34,7 @@ def submit(
     words: Sequence[str],
     waits: bool,
     tails: bool,
+    dry: bool,
     yes: bool,
     as_json: bool,
     colour: str,
@@ -45,7 +48,8 @@ def submit(
     All others are parameters of the job (runner jobs JOB shows them), typed by
     their defaults; key:=JSON gives lists and odd texts.
     Sweeps: seed=1..5 lr=1e-3,3e-4 makes ten runs; with -- CMD each.NAME=1..5
-    fills in {NAME}.
+    fills in {NAME}. --dry-run prints what of the folder would be left out, and
+    by which rule; with --json every file, and what the runs would be.
 
     \b
     Examples:
@@ -56,11 +60,17 @@ def submit(
     """
     from runner.spec import parse_submit
 
+    began = time.monotonic()
     if tails and as_json:
         raise SpecError("--tail and --json both want stdout; give one")
     request = parse_submit(words, invocation.command, is_program=_is_project_file)
     out = open_output(as_json, colour)
     ctx = open_project(out)
+    if dry:
+        from runner.app.dry_run import dry_run
+
+        out.dry_run(dry_run(ctx, request, many=yes, alone=tails))
+        return 0
     from runner.app.submit import submit as queue
 
     def announce(ids: list[str]) -> None:
@@ -71,7 +81,8 @@ def submit(
 
     ids = queue(ctx, request, announce, many=yes, alone=tails)
     if tails:
-        ended = follow_output(out, ctx, ids[0], rank=0, start=0, lines=None)
+        note = first_line_note(out, began)
+        ended = follow_output(out, ctx, ids[0], rank=0, start=0, lines=None, on_first=note)
         return ending_status([ended]) if waits else 0
     return report_endings(out, wait_for(ctx, ids, None)) if waits else 0
 

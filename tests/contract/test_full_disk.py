@@ -180,7 +180,7 @@ def test_what_was_laid_out_for_a_run_that_was_not_made_goes(local_worker: LocalW
     spec: dict[str, Any] = {"id": "cmd-lost1", "argv": ["true"], "nproc": 1, "gpus": 0}
     spec |= {"snapshot": wire.tree_digest([]), "secrets": ["A", "B"]}
     with local_worker.ctx.connect(local_worker.ctx.host("local")) as worker:
-        request = worker.open("submit", spec=spec, manifest=True, secrets={"A": "eA=="})
+        request = worker.open("submit", spec=spec, list="whole", secrets={"A": "eA=="})
         request.send_rows([])
         request.event()
         request.end()

@@ -41,7 +41,7 @@ def submit(worker: LocalWorker, code: str, given: Any = None, **fields: Any) -> 
         **fields,
     }
     with Worker(worker.ctx.hosts["local"]) as link:
-        request = link.open("submit", spec=spec, manifest=True, secrets=given or {})
+        request = link.open("submit", spec=spec, list="whole", secrets=given or {})
         request.send_rows([])
         for kind, payload in request.frames():
             assert kind == wire.EVENT

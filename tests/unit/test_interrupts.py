@@ -31,6 +31,28 @@ def test_after_begin_it_waits_for_the_end() -> None:
     assert done == ["after"]
 
 
+def test_after_withdraw_it_acts_at_once() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), Held() as held:
+        held.begin()
+        held.withdraw()
+        assert not held.began
+        interrupt()
+        done.append("after")
+    assert not done
+
+
+def test_one_held_back_acts_at_withdraw() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), Held() as held:
+        held.begin()
+        interrupt()
+        done.append("before")
+        held.withdraw()
+        done.append("after")
+    assert done == ["before"]
+
+
 def test_a_second_one_acts_at_once() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt), Held() as held:

@@ -158,12 +158,12 @@ class _Sweep:
                 self.kept.append("a run is being made just now: contents were left as they are")
 
     def _contents(self) -> None:
-        needed = _snapshots(self.workspace)
-        if needed is None:
+        named = _named(self.workspace)
+        if named is None:
             self.kept.append("a run's spec.json cannot be read: contents were left as they are")
             return
+        needed, blobs = named
         going: List[str] = []
-        blobs: Set[str] = set()
         for name in _names(self.workspace.trees):
             digest, path = name[: -len(".json")], os.path.join(self.workspace.trees, name)
             if not name.endswith(".json"):
@@ -180,6 +180,13 @@ class _Sweep:
         if not self.dry:
             # a list that exists promises its contents, also after a power cut
             records.sync_folder(self.workspace.trees)
+        for name in _names(self.workspace.blobs):
+            # who receives contents holds the lock: without it nobody gives these their names
+            path = os.path.join(self.workspace.blobs, name)
+            if name.startswith(".") and not (self.dry and _is_young(path)):
+                before = self.freed.bytes
+                self._remove(path)
+                self._say(path, before, "left by what was cut")
         unused = (path for path, digest in _blobs(self.workspace) if digest not in blobs)
         self._remove_all([path for path in unused if not _is_young(path)], "content", "contents")
 
@@ -281,24 +288,32 @@ def _is_young(path: str) -> bool:
         return True
 
 
-def _snapshots(workspace: Workspace) -> Optional[Set[str]]:
-    """The snapshots that runs here name; None when one cannot be told."""
-    found: Set[str] = set()
+def _named(workspace: Workspace) -> "Optional[tuple[Set[str], Set[str]]]":
+    """The snapshots, and the contents beside those, that runs here name; None when one cannot be
+    told.
+    """
+    snapshots: Set[str] = set()
+    beside: Set[str] = set()
     for name in _names(workspace.runs):
         path = os.path.join(workspace.runs, name, "spec.json")
         if name.startswith("."):
             continue
         spec = records.read(path)
         if spec is not None:
-            found.add(str(spec.get("snapshot")))
+            snapshots.add(str(spec.get("snapshot")))
+            code = spec.get("code")
+            if isinstance(code, dict) and code.get("diff"):
+                beside.add(str(code["diff"]))
         elif os.path.lexists(path):
             return None
-    return found
+    return snapshots, beside
 
 
 def _blobs(workspace: Workspace) -> Iterator[Any]:
     """(path, digest) of every content."""
     for start in _names(workspace.blobs):
+        if start.startswith("."):
+            continue
         for rest in _names(os.path.join(workspace.blobs, start)):
             if not _SUFFIXED.match(rest):
                 yield os.path.join(workspace.blobs, start, rest), start + rest

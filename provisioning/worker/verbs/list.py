@@ -2,43 +2,62 @@
 
 from __future__ import annotations
 
+import base64
 import stat
-from typing import Any, Dict, Iterator, List, Set
+import time
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 import checkpoints
 import plain
 import records
+import retention
 import snapshot
+import view
 from paths import RunPaths
 
 from verbs import Call
 
 APPEND_ONLY = "logs"
+MOST_DIFF_BYTES = 1 << 20
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """{"run"} → rows [kind, path, size, mtime_ns, executable]; {"spec", "state", "skipped"}.
+    """{"run", "best"?, "without_diff"?} → rows [kind, path, size, mtime_ns, executable, room];
+    {"run", "spec", "state", "skipped", "last", "best", "diff", "took_s"}.
 
     kind is `checkpoints`, `logs` or `work`; paths are relative to the kind's folder. What is not a
-    plain file is skipped and named; unfinished checkpoints are left out.
+    plain file is skipped and named; unfinished checkpoints are left out. room: bytes it takes on
+    the disk. run: its status, in full. last, best: names of the newest checkpoint and, if it was
+    asked for, of the one with the best metric, as `retention` knows it; null without one. diff:
+    what was edited in its code since the commit, in base64; null where nothing was.
     """
+    began = time.monotonic()
     paths = call.run(request.get("run"))
     skipped: List[str] = []
     rows: List[List[Any]] = []
     # before the files: a run that had ended then writes none after it
     state = _text(paths.state)
+    pair = view.read_pair(paths)
+    status = view.View(call.workspace).status(*pair, full=True).to_json() if pair else None
     for kind, folder in folders(paths).items():
         known = _code_files(call, paths) if kind == "work" else set()
         for path, found in _files(folder, skipped, kind):
             if path in known or (kind == "checkpoints" and not _finished(path)):
                 continue
             executable = bool(found.st_mode & stat.S_IXUSR)
-            rows.append([kind, path, found.st_size, found.st_mtime_ns, executable])
+            room = found.st_blocks * 512
+            rows.append([kind, path, found.st_size, found.st_mtime_ns, executable, room])
     call.send_rows(rows)
+    names = checkpoints.names(paths.checkpoints)
     return {
+        "run": status,
         "spec": _text(paths.spec),
         "state": state,
         "skipped": skipped[:100],
+        "last": names[-1] if names else None,
+        "best": _best(paths, names) if request.get("best") else None,
+        "diff": None if request.get("without_diff") else _diff(call, paths),
+        "took_s": time.monotonic() - began,
     }
 
 
@@ -65,6 +84,25 @@ def _code_files(call: Call, paths: RunPaths) -> Set[str]:
     spec = records.read(paths.spec) or {}
     rows = snapshot.read_tree(call.workspace, str(spec.get("snapshot"))) or []
     return {row[0] for row in rows}
+
+
+def _diff(call: Call, paths: RunPaths) -> Optional[str]:
+    code: Any = (records.read(paths.spec) or {}).get("code")
+    digest = code.get("diff") if isinstance(code, dict) else None
+    if not isinstance(digest, str) or not snapshot.is_digest(digest):
+        return None
+    try:
+        with open(plain.open_file(call.workspace.blob(digest)), "rb") as file:
+            data = file.read(MOST_DIFF_BYTES + 1)
+    except OSError:
+        return None
+    return base64.b64encode(data).decode("ascii") if len(data) <= MOST_DIFF_BYTES else None
+
+
+def _best(paths: RunPaths, names: List[str]) -> Optional[str]:
+    metric: Any = (records.read(paths.spec) or {}).get("metric")
+    described = [checkpoints.describe(paths.checkpoints, name) for name in names]
+    return retention.best(described, metric)
 
 
 def _text(path: str) -> str:

@@ -1,25 +1,43 @@
 """`submit`: takes a snapshot and a spec; the run exists from the rename of its folder on.
 
-    client                                      worker
-    REQ {"id", "spec", "manifest": bool}
-    [rows of the tree, END]  if manifest  →
-                                              ← EVENT {"need": "manifest"}   if it lacks the tree
-    rows, END                             →
-                                              ← EVENT {"need": [digest, …]}
-    pack, END                             →
-                                              ← REP {"id", "repeated", "state", …}
+    client                                          worker
+    REQ {"spec", "secrets", "diff",
+         "list", "base", "ends"}
+    list, END               unless "list" is null
+    pack, END               END only if "ends"  →
+                                                  ← REP {"id", "run", "worker", "repeated", …}
 
-Order on disk: contents, tree, the run's copy of the code, then its folder with spec.json. The same
-id with the same spec is answered with what is there, so a client may repeat itself.
+That is one round trip, when the client guessed right. It says what it believes the worker to have:
+"list" null: this snapshot; "changes": the one named "base", the list is then `[[paths that went],
+[rows that came or changed]]`; "whole": nothing. The pack has what it believes to be missing, and
+"ends" when that was all; else the rest waits for the worker's word. What was guessed wrongly costs
+time, never a run with other code:
+
+                                                  ← EVENT {"need": "list"}     if it lacks either
+    [END if not "ends"], the whole list, END  →
+                                                  ← EVENT {"need": [digest, …]}   what is missing,
+                                                    also none: after "need": "list" and where the
+                                                    pack did not end
+    [the rest of the] pack, END               →
+                                                  ← REP
+
+No run is made before the END of a pack, and a list that was asked for has one behind it. In it
+stand contents of the snapshot's files and, where the request says "diff", that of `spec.code.diff`,
+each once; what is there already is passed over, what is neither is refused before it is written.
+
+Order on disk: contents, tree, the run's copy of the code, then its folder with spec.json; see
+snapshot.py for what is durable when. The same id with the same spec is answered with what is there,
+so a client may repeat itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
 import zlib
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional, Set
 
 import causes
 import config
@@ -39,6 +57,8 @@ from verbs import Call, Refused
 LEAST_BYTES = 1 << 20
 """Left free on the disk of a host that has no larger reserve: records of runs are written there."""
 SMALL_BYTES = 1 << 20
+LAID_OUT_AT_ONCE = 2000
+"""Rows of a snapshot whose copy is made before the answer; that of a larger one when it starts."""
 ACCEPTED = ("accepted_at", "gpus", "worker_image")
 """What the worker adds to a spec, or settles in it."""
 
@@ -58,7 +78,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         paths = call.workspace.run(spec["id"])
     except ValueError as error:
         raise Refused("bad-request", str(error)) from error
-    sent_manifest = call.received_rows() if request.get("manifest") else None
+    listed = call.received_rows() if request.get("list") else None
     supervisor.ensure(call.workspace, request.get("local"))
     known = records.read(paths.spec)
     if known is not None:
@@ -66,12 +86,22 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     asked = settle_gpus(call, spec)
     check_after(call, spec)
     with space.using_contents(call.workspace):
-        stored = _take_snapshot(call, digest, sent_manifest, bool(spec.get("sweep")))
-        make_run(call, paths, asked, request.get("secrets"))
+        coming = _Coming(call, spec, request)
+        rows = coming.take(listed)
+        try:
+            make_run(call, paths, asked, request.get("secrets"), rows)
+        except Refused as error:
+            # the same client may have made it meanwhile, over a link that it has lost
+            known = records.read(paths.spec)
+            if error.body["code"] != "conflict" or known is None:
+                raise
+            return _repeated(call, paths, known, spec)
     wakeup.poke(call.workspace, paths.id)
-    # an idle worker may have ended while the code came in
-    supervisor.ensure(call.workspace, request.get("local"))
-    return dict(reply(call, paths, asked), repeated=False, stored=stored)
+    if not supervisor.is_up(call.workspace):
+        # an idle worker may have ended while the code came in; the run is made, whatever comes now
+        with contextlib.suppress(supervisor.CannotStart, OSError):
+            supervisor.ensure(call.workspace, request.get("local"))
+    return dict(reply(call, paths, asked), repeated=False, stored=coming.stored)
 
 
 def _repeated(
@@ -124,72 +154,172 @@ def check_room(call: Call, tree: List[snapshot.Row], copied: bool) -> None:
         raise Refused("no-space", text % sizes, free=room.free, want=want.bytes, floor=floor)
 
 
-def _take_snapshot(call: Call, digest: str, rows: Any, swept: bool) -> int:
-    """Make sure that the snapshot is here, whole; the number of contents that came.
+def code_waits(spec: Dict[str, Any], rows: List[snapshot.Row]) -> bool:
+    """Whether a run gets its copy of the code when it starts: a thousand of a sweep may wait, and
+    a submit is not to wait for tens of thousands of files."""
+    return bool(spec.get("sweep")) or len(rows) > LAID_OUT_AT_ONCE
 
-    swept: for a member of a sweep, whose code is laid out when it starts.
-    """
-    known = snapshot.read_tree(call.workspace, digest)
-    if known is not None:
-        check_room(call, known, copied=not swept)
-        call.event(need=[])
-        for _ in call.received():
-            pass
-        return 0
-    if rows is None:
-        call.event(need="manifest")
-        rows = call.received_rows()
-    try:
-        tree: List[snapshot.Row] = snapshot.check_rows(rows)
-        if wire.tree_digest(tree) != digest:
-            raise snapshot.BadTree("the list is not the one its digest names")
-        check_room(call, tree, copied=not swept)
-        call.event(need=snapshot.needed(call.workspace, tree))
-        stored = _receive(call)
-        missing = snapshot.needed(call.workspace, tree)
+
+_whole: Set[str] = set()
+"""Snapshots whose list this process has read."""
+
+
+class _Coming:
+    """What a client sends of a snapshot, up to all of it being here."""
+
+    def __init__(self, call: Call, spec: Dict[str, Any], request: Dict[str, Any]) -> None:
+        self._call = call
+        self._workspace = call.workspace
+        self._spec = spec
+        self._digest = str(spec["snapshot"])
+        self._kind = request.get("list")
+        self._base = request.get("base")
+        self._ends = bool(request.get("ends"))
+        found = spec.get("code")
+        code = found if isinstance(found, dict) else {}
+        diff = code.get("diff") if request.get("diff") else None
+        self._beside: Dict[str, int] = {}
+        if diff is not None:
+            size = code.get("diff_bytes")
+            if not snapshot.is_digest(diff) or not isinstance(size, int):
+                raise Refused("bad-request", "a diff that is no content")
+            self._beside[diff] = size
+        self.stored = 0
+
+    def take(self, listed: Any) -> Optional[List[snapshot.Row]]:
+        """The rows of the snapshot, which is then here, whole; None where nobody reads them.
+
+        listed: the list that came, if one did. Raises Refused.
+        """
+        try:
+            return self._take(listed)
+        except snapshot.BadTree as error:
+            raise Refused("corrupt", str(error)) from error
+
+    def _take(self, listed: Any) -> Optional[List[snapshot.Row]]:
+        swept = bool(self._spec.get("sweep"))
+        if swept and self._digest in _whole and not listed and self._is_here():
+            check_room(self._call, [], copied=False)
+            for _ in self._call.received():
+                pass
+            return None
+        tree = snapshot.read_tree(self._workspace, self._digest)
+        known = tree is not None
+        if tree is None:
+            tree = self._made_of(listed)
+        asked = tree is None
+        if tree is None:
+            tree = self._ask_for_list()
+        _whole.add(self._digest)
+        check_room(self._call, tree, copied=not code_waits(self._spec, tree))
+        sizes = dict(self._beside)
+        sizes.update((row[4], row[3]) for row in tree if row[1] == "f")
+        if not asked and self._ends:
+            self._receive(sizes)
+        missing = self._missing(tree, known)
+        if missing or asked or not self._ends:
+            self._call.event(need=missing)
+            self._receive(sizes)
+            missing = self._missing(tree, known)
         if missing:
             raise snapshot.BadTree("%d contents did not come" % len(missing))
-    except snapshot.BadTree as error:
-        raise Refused("corrupt", str(error)) from error
-    snapshot.write_tree(call.workspace, digest, tree)
-    return stored
+        if not known:
+            snapshot.write_tree(self._workspace, self._digest, tree)
+        return tree
+
+    def _is_here(self) -> bool:
+        return snapshot.has_tree(self._workspace, self._digest) and not self._missing([], True)
+
+    def _missing(self, tree: List[snapshot.Row], known: bool) -> List[str]:
+        """What is not here; a list that is here promises its contents."""
+        missing = [] if known else snapshot.needed(self._workspace, tree)
+        beside = (each for each in self._beside if each not in missing)
+        return missing + [each for each in beside if not os.path.exists(self._workspace.blob(each))]
+
+    def _made_of(self, listed: Any) -> Optional[List[snapshot.Row]]:
+        """The rows that a list makes; None where it changes what is not here as the client has it.
+
+        Raises BadTree for a whole one that is wrong.
+        """
+        if self._kind == "whole":
+            return self._checked(listed)
+        base = self._base if snapshot.is_digest(self._base) else ""
+        rows = snapshot.read_tree(self._workspace, base) if self._kind and base else None
+        if rows is None:
+            return None
+        try:
+            return self._checked(snapshot.changed(rows, listed))
+        except snapshot.BadTree:
+            return None
+
+    def _ask_for_list(self) -> List[snapshot.Row]:
+        if self._ends:
+            self._pass_over()
+        self._call.event(need="list")
+        if not self._ends:
+            self._pass_over()
+        return self._checked(self._call.received_rows())
+
+    def _pass_over(self) -> None:
+        """A pack of which nobody knows what may be in it."""
+        for _ in self._call.received():
+            pass
+
+    def _checked(self, rows: Any) -> List[snapshot.Row]:
+        tree = snapshot.check_rows(rows)
+        if wire.tree_digest(tree) != self._digest:
+            raise snapshot.BadTree("the list is not the one its digest names")
+        return tree
+
+    def _receive(self, sizes: Dict[str, int]) -> None:
+        """One pack: streams of zlib behind each other."""
+        writer = snapshot.BlobWriter(self._workspace, sizes)
+        unzip = zlib.decompressobj()
+        try:
+            for payload in self._call.received():
+                while True:
+                    data = unzip.decompress(payload, snapshot.BLOCK)
+                    writer.feed(data)
+                    payload = unzip.unconsumed_tail
+                    if unzip.eof:
+                        payload = unzip.unused_data
+                        unzip = zlib.decompressobj()
+                    elif not payload and len(data) < snapshot.BLOCK:
+                        break
+        except zlib.error as error:
+            writer.abort()
+            raise Refused("corrupt", "the pack cannot be read: %s" % error) from error
+        except BaseException:
+            writer.abort()
+            raise
+        writer.close()
+        self.stored += writer.stored
 
 
-def _receive(call: Call) -> int:
-    writer = snapshot.BlobWriter(call.workspace)
-    unzip = zlib.decompressobj()
-    try:
-        for payload in call.received():
-            while payload:
-                writer.feed(unzip.decompress(payload, wire.CHUNK * 4))
-                payload = unzip.unconsumed_tail
-        writer.feed(unzip.flush())
-    except zlib.error as error:
-        writer.abort()
-        raise Refused("corrupt", "the pack cannot be read: %s" % error) from error
-    except BaseException:
-        writer.abort()
-        raise
-    writer.close()
-    return writer.stored
-
-
-def make_run(call: Call, paths: RunPaths, spec: Dict[str, Any], secrets: Any) -> None:
+def make_run(
+    call: Call,
+    paths: RunPaths,
+    spec: Dict[str, Any],
+    secrets: Any,
+    rows: Optional[List[snapshot.Row]] = None,
+) -> None:
     """Let a run exist: its code, its secrets, then, by one rename, itself; `spec` is completed.
 
+    rows: of its snapshot, where they were read and the disk was found to have room for the run.
     What it made for a run that could not be made it removes. Raises Refused: conflict, bad-request,
     no-space.
     """
-    rows = snapshot.read_tree(call.workspace, spec["snapshot"])
-    assert rows is not None
     temporary = os.path.join(call.workspace.runs, ".tmp-%s-%d" % (paths.id, os.getpid()))
     # one of another client with the same id has its own use for the copy
     made = [temporary] if os.path.isdir(paths.code) else [temporary, paths.code]
     try:
-        # the code of a sweep's members is laid out when each starts: a thousand of them may wait
         if not spec.get("sweep") and not os.path.isdir(paths.code):
-            check_room(call, rows, copied=True)
-            snapshot.lay_out(call.workspace, rows, paths.code)
+            if rows is None:
+                rows = snapshot.read_tree(call.workspace, spec["snapshot"])
+                assert rows is not None
+                check_room(call, rows, copied=not code_waits(spec, rows))
+            if not code_waits(spec, rows):
+                snapshot.lay_out(call.workspace, rows, paths.code)
         if not os.path.isdir(paths.secrets):
             made.append(paths.secrets)
         store_secrets(paths, spec, secrets)
@@ -238,6 +368,7 @@ def reply(call: Call, paths: RunPaths, spec: Dict[str, Any]) -> Dict[str, Any]:
     status = view.View(call.workspace).status(pair[0], pair[1], full=False) if pair else None
     return {
         "id": paths.id,
+        "worker": config.read(call.workspace).worker,
         "gpus": spec.get("gpus", 0),
         "run": status.to_json() if status else None,
     }

@@ -1,0 +1,99 @@
+"""`submit --dry-run`: what a submit would do, with no intent, no connection, and nothing sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.app.asked import Asked, check_snapshot, code_text, is_after_elsewhere, resolve_request
+from runner.app.context import Context
+from runner.app.reports import DryRun, LocalPart
+from runner.code import tree
+from runner.grammar.sweeps import filled
+from runner.manifest import Snapshot
+from runner.show.units import plural, size
+from runner.spec import SubmitRequest
+from runner.transfer.offer import differing
+
+
+def dry_run(
+    ctx: Context, request: SubmitRequest, *, many: bool = False, alone: bool = False
+) -> DryRun:
+    """What the same words would send and make, read exactly as `submit` does.
+
+    Raises what submit raises before it speaks to the host.
+    """
+    asked = resolve_request(ctx, request, many=many, alone=alone)
+    for word in request.after:
+        known = ctx.store.record(word)
+        if known is not None and known.host != asked.host.name:
+            raise is_after_elsewhere(known.id, known.host, asked.host)
+    limit = ctx.project.code_limit_bytes
+    snapshot = tree.read_snapshot(ctx.project.root, limit_bytes=limit, explain=True)
+    check_snapshot(ctx, request, asked.plan, snapshot)
+    return _report(ctx, asked, snapshot)
+
+
+def _report(ctx: Context, asked: Asked, snapshot: Snapshot) -> DryRun:
+    host = asked.host.name
+    known = ctx.store.known_tree(host)
+    base = known.rows() if known is not None else None
+    came = None
+    if base is not None:
+        came = {row[0] for row in differing(snapshot, base)[0]}
+    files = [
+        LocalPart(row[0], row[3], came is None or row[0] in came)
+        for row in snapshot.rows
+        if row[1] == "f"
+    ]
+    whole = size(int(snapshot.code.get("bytes", 0)))
+    if base is None:
+        sent = f"{whole}; nothing is known to be on {host}"
+    else:
+        gone = sum(base[path][1] == "f" for path in differing(snapshot, base)[1])
+        count = gone + sum(file.changed for file in files)
+        sent = f"{whole}; {count} changed since the last submit to {host}"
+    return DryRun(
+        host,
+        tuple(files),
+        snapshot.left_out,
+        dict(snapshot.code),
+        tuple(_specs(asked)),
+        code_text(snapshot, sent),
+        _runs_text(asked),
+        snapshot.warnings,
+    )
+
+
+def _specs(asked: Asked) -> list[dict[str, Any]]:
+    """The runs it would make, without what is drawn and without values of the environment."""
+    plan = asked.plan
+    common = {
+        "job": plan.job,
+        "name": plan.name,
+        "tags": list(plan.tags),
+        "nproc": plan.nproc,
+        "gpus": plan.gpus,
+        "image": plan.image,
+        "env": sorted(plan.env),
+        "secrets": list(plan.secrets),
+    }
+    if not plan.members:
+        return [{**common, "argv": list(plan.argv), "params": dict(plan.params)}]
+    return [
+        {
+            **common,
+            "argv": list(filled(plan.argv, member.each)),
+            "params": {**plan.params, **member.params},
+            "image": member.image or plan.image,
+        }
+        for member in plan.members
+    ]
+
+
+def _runs_text(asked: Asked) -> str:
+    plan = asked.plan
+    what = plan.job or " ".join(plan.argv)
+    if plan.members:
+        return f"sweep  {plural(plan.count, 'run')} of {what} on {asked.host.name}"
+    params = "".join(f" {name}={value}" for name, value in plan.params.items())
+    return f"run    {what}{params if plan.job else ''} on {asked.host.name}"
