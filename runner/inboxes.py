@@ -57,7 +57,7 @@ class Inboxes:
                 self._changed.wait()
             self._full = False
             if self._unread_bytes > MOST_BYTES:
-                raise WireError("more than %d bytes that nobody asked for" % MOST_BYTES)
+                raise WireError(f"more than {MOST_BYTES} bytes that nobody asked for")
             box.append(frame)
             self._unread_bytes += len(payload) + _OVERHEAD_BYTES
             self._changed.notify_all()

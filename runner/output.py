@@ -15,32 +15,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from runner.app.results import (
-    CancelReport,
-    Contact,
-    Curve,
-    DryRun,
-    Listing,
-    ProvisionReport,
-    PullReport,
-    RunOnHost,
-    StackReport,
-    WhyReport,
-    WorkerVersion,
-)
+from runner.app.results import Contact, Curve, Listing, RunOnHost
 from runner.errors import OutputError, RunFailed, RunnerError, SpecError
 from runner.fields import type_name
 from runner.model import Host, JobSpec
 from runner.show import documents
-from runner.show.merged import MergedLines
-from runner.show.reasons import explain, reason_lines
 from runner.show.rows import ending_line, run_rows
 from runner.show.screen import Paint, TailFilter, cut, escaped, table
-from runner.show.sheet import status_lines
-from runner.show.stops import missed_lines
 from runner.show.units import duration, moment, plural, size, took
+
+if TYPE_CHECKING:
+    from runner.app.reports import (
+        CancelReport,
+        DryRun,
+        ProvisionReport,
+        PullReport,
+        StackReport,
+        WhyReport,
+        WorkerVersion,
+    )
 
 MOST_NAMED = 5
 STEP_PATIENCE_S = 1.0
@@ -267,6 +262,8 @@ class Output:
 
     def status(self, run: RunOnHost, host: Host | None = None) -> None:
         """One run in full."""
+        from runner.show.sheet import status_lines
+
         if self._json:
             self.document(documents.status(run))
         else:
@@ -279,6 +276,8 @@ class Output:
 
     def why(self, report: WhyReport) -> None:
         """Why a run is where it is, and what to type next; commands stand alone on their lines."""
+        from runner.show.reasons import explain, reason_lines
+
         reason = explain(report, self._clock())
         if self._json:
             self.document(documents.why(report, reason))
@@ -400,6 +399,8 @@ class Output:
 
         whole: all runs of the hosts were meant.
         """
+        from runner.show.stops import missed_lines
+
         if self._json:
             self.document(documents.cancelled(reports))
         else:
@@ -465,6 +466,8 @@ class Output:
 
     def ranks_writer(self) -> tuple[Callable[[int, int, bytes], None], Callable[[], None]]:
         """The same for all ranks of a job in whole lines; takes rank, their number and bytes."""
+        from runner.show.merged import MergedLines
+
         merged = MergedLines(redraws=self.on_terminal)
 
         def put(lines: bytes) -> None:

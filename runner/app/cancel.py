@@ -13,7 +13,8 @@ from runner import states
 from runner.app import retrying
 from runner.app.context import Context, seen, silent, unread
 from runner.app.many import Connect, on_hosts
-from runner.app.results import CancelReport, Contact
+from runner.app.reports import CancelReport
+from runner.app.results import Contact
 from runner.app.runs import (
     RunRef,
     by_host,

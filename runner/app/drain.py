@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner.app import retrying
 from runner.app.context import Context
-from runner.app.results import Drained
+from runner.app.reports import Drained
 from runner.errors import OutcomeUnknown, WorkerError
 
 

@@ -7,7 +7,7 @@ import time
 
 from runner import inventory
 from runner.app.context import Context
-from runner.app.results import ProvisionReport
+from runner.app.reports import ProvisionReport
 from runner.carriers import open_session
 from runner.carriers.base import OnLine
 from runner.endpoint import Worker

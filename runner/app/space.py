@@ -17,7 +17,7 @@ from runner.app.context import (
     unread,
 )
 from runner.app.many import Connect, on_hosts
-from runner.app.results import Garbage, HostSpace, Removal, RunSpace, SpaceListing
+from runner.app.reports import Garbage, HostSpace, Removal, RunSpace, SpaceListing
 from runner.app.runs import RunRef, by_host
 from runner.endpoint import Worker
 from runner.errors import (

@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.app import retrying
 from runner.app.context import Context
-from runner.app.results import RankStack, StackReport
+from runner.app.reports import RankStack, StackReport
 from runner.app.runs import RunRef
 from runner.endpoint import Worker
 from runner.errors import WorkerError

@@ -9,7 +9,8 @@ from runner import __version__, wire
 from runner.app import retrying
 from runner.app.context import Context, contact_of, silent, unread
 from runner.app.many import on_hosts
-from runner.app.results import Contact, WorkerVersion
+from runner.app.reports import WorkerVersion
+from runner.app.results import Contact
 from runner.endpoint import Worker
 from runner.errors import ProvisionError, Unreachable
 

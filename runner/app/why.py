@@ -7,7 +7,8 @@ from typing import Any
 
 from runner.app import retrying
 from runner.app.context import Context, last_seen, read_status, seen_one
-from runner.app.results import RunOnHost, WhyFacts, WhyReport
+from runner.app.reports import WhyFacts, WhyReport
+from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
 from runner.endpoint import Worker
 from runner.errors import ProvisionError, Unreachable

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from runner.carriers.base import Carrier, Completed, Session
 from runner.carriers.local import open_local
-from runner.carriers.session import ChildSession
 from runner.model import Host
 
 __all__ = ["Carrier", "Completed", "Session", "open_carrier", "open_session"]
@@ -69,6 +68,8 @@ def _open_one_of_many(host: Host, argv: Sequence[str], lane: int) -> Carrier:
 def open_session(host: Host) -> Session:
     """Commands on `host`, a context manager. Raises HostError, SpecError."""
     if is_here(host):
+        from runner.carriers.session import ChildSession  # most commands need none
+
         return ChildSession(host.name, list)
     from runner.carriers.openssh import open_openssh_session
     from runner.carriers.ssh_config import have_ssh

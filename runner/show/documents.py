@@ -27,24 +27,23 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.app.results import (
-    CancelReport,
-    Contact,
-    Curve,
-    DryRun,
-    Listing,
-    PullReport,
-    RunOnHost,
-    StackReport,
-    WhyReport,
-    WorkerVersion,
-)
+from runner.app.results import Contact, Curve, Listing, RunOnHost
 from runner.fields import type_name
 from runner.model import Host, JobSpec
 from runner.show.advice import Reason
 from runner.show.units import rfc3339
+
+if TYPE_CHECKING:
+    from runner.app.reports import (
+        CancelReport,
+        DryRun,
+        PullReport,
+        StackReport,
+        WhyReport,
+        WorkerVersion,
+    )
 
 FORMAT = 1
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import states
-from runner.app.results import RunOnHost, WhyFacts
+from runner.app.results import RunOnHost
 from runner.show.advice import Advice, Reason, advise, gc, said
 from runner.show.readings import repeated
 from runner.show.units import ago, duration
 from runner.wire import is_number
+
+if TYPE_CHECKING:
+    from runner.app.reports import WhyFacts
 
 LAST_LINES = 20
 LAST_FRAMES = 3

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import states
-from runner.app.results import RunOnHost, WhyFacts, WhyReport
+from runner.app.results import RunOnHost
 from runner.show.advice import Reason, advise, time_to_go
 from runner.show.endings import LAST_LINES, why_ended
 from runner.show.readings import COLOURS, worker_now
@@ -14,6 +14,9 @@ from runner.show.screen import Paint, cut, escaped, width
 from runner.show.units import ago, duration
 from runner.show.waiting import why_waiting, with_last_end
 from runner.wire import RunStatus, is_number
+
+if TYPE_CHECKING:
+    from runner.app.reports import WhyFacts, WhyReport
 
 
 def explain(report: WhyReport, now: float) -> Reason:

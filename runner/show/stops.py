@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from runner.app.results import CancelReport
 from runner.errors import NotFound, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from runner.app.reports import CancelReport
 
 KEEP_TRYING = "1h"
 """How long is advised to try where a host did not answer."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import states
-from runner.app.results import Drained, Garbage, HostSpace, Removal, RunSpace, SpaceListing
 from runner.show.documents import FORMAT, contact
 from runner.show.units import plural, size
+
+if TYPE_CHECKING:
+    from runner.app.reports import Drained, Garbage, HostSpace, Removal, RunSpace, SpaceListing
 
 Rows = list[Sequence[Any]]
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import states
-from runner.app.results import RunOnHost, WhyFacts
+from runner.app.results import RunOnHost
 from runner.show.advice import Reason, advise, gc, listed, said, time_to_go
 from runner.show.readings import cause_of
 from runner.show.units import duration, memory, moment, plural, size
 from runner.wire import RunStatus, is_number
+
+if TYPE_CHECKING:
+    from runner.app.reports import WhyFacts
 
 
 def why_waiting(run: RunOnHost, facts: WhyFacts, clock: float) -> Reason:

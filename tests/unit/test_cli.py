@@ -13,16 +13,8 @@ import pytest
 
 import runner.app
 from runner import errors
-from runner.app.results import (
-    CancelReport,
-    Contact,
-    Listing,
-    RankStack,
-    RunOnHost,
-    StackReport,
-    WhyReport,
-    WorkerVersion,
-)
+from runner.app.reports import CancelReport, RankStack, StackReport, WhyReport, WorkerVersion
+from runner.app.results import Contact, Listing, RunOnHost
 from runner.cli import commands, main
 from runner.model import Host, Project
 from runner.wire import RunStatus
@@ -129,7 +121,8 @@ def test_the_commands_are_those_of_this_version(capsys: Capture) -> None:
         (["\x1b[2J"], "'\\x1b[2J' is no command", "runner --help"),
         (["host", "ad"], "ad is no command (did you mean add?)", "runner host --help"),
         (["host", "add"], "runner host add needs NAME", "runner host add --help"),
-        (["pull", "--watch"], "--watch is not in this version yet", "runner pull --help"),
+        (["ps", "--watch"], "--watch is not in this version yet", "runner ps --help"),
+        (["pull", "--every", "5s"], "--every needs --watch", "runner pull --help"),
         (
             ["submit", "--tial"],
             "--tial is no option of runner submit (did you mean --tail?)",
@@ -164,8 +157,12 @@ def test_mistakes_are_told_in_two_lines(
         (["ps", "hots=x"], "hots is no key here; this command takes host="),
         (["wait", "x", "--timeout", "90"], "--timeout is '90'; a bare number has no unit"),
         (["tail", "--from", "1", "-n", "2"], "--from and -n are two ways"),
+        (["tail", "--merged", "--rank", "0"], "--merged shows every rank; leave --rank out"),
+        (["tail", "--merged", "--from", "1"], "--from is a place in one rank's log; --merged"),
         (["submit", "job=dqn", "--tail", "--json"], "--tail and --json both want stdout"),
         (["plot", "--out", "x.svg"], "x.svg: .svg is not known"),
+        (["pull", "--what", "lats"], "--what: 'lats' is none of checkpoints, logs, work, best, l"),
+        (["pull", "--watch", "--every", "9"], "--every is '9'; a bare number has no unit"),
         (["submit", "--", "a | b"], "'a | b' is no program"),
         (["submit", "lr"], "lr is not key=value"),
         (["jobs", "dqm"], "dqm is no job of this project (did you mean dqn?)"),
@@ -328,7 +325,7 @@ def test_submit_and_wait_speak_of_the_outcome(
 
 def test_submit_and_tail_keep_stdout_for_the_job(fake: Fake, capfdbinary: Any) -> None:
     def tail(
-        ctx: Any, ref: str, rank: int, start: Any, lines: Any, follow: bool, write: Any, warn: Any
+        ctx: Any, ref: str, rank: int, start: Any, lines: Any, follow: bool, write: Any, *_: Any
     ) -> Any:
         assert (ref, rank, start, lines, follow) == ("dqn-7k3fa", 0, 0, None, True)
         write(b"\xff\x1b[31m")
@@ -404,12 +401,14 @@ def test_stack_ends_with_5_when_some_could_not_be_read(
         (CancelReport("a", "gpu1", "cancelled", False), 0),
         (CancelReport("a", "gpu1", "done", True), 0),
         (CancelReport("a", "gpu1", "cancelled", False, left=(7,)), 7),
-        (CancelReport("a", "gpu1", None, False, error="gpu1: no answer"), 3),
-        (CancelReport("a", "gpu1", None, False, error="gpu1: none", contact="no-worker"), 4),
+        (CancelReport("a", "gpu1", None, False, error="gpu1: no answer", status=3), 3),
+        (CancelReport("a", "gpu1", None, False, error="gpu1: none", status=4), 4),
+        (CancelReport("a", "gpu1", None, False, error="gpu1: no run a there", status=6), 6),
+        (CancelReport("a", "gpu1", None, False, error="gpu1: the link broke", status=9), 9),
     ],
 )
 def test_cancel_ends_with_what_it_reached(report: CancelReport, status: int, fake: Fake) -> None:
-    fake("cancel", cancel=lambda ctx, refs, now: [report])
+    fake("cancel", cancel=lambda ctx, refs, order: [report], Order=lambda now, until_s: None)
     assert main(["cancel", "a"]) == status
 
 
@@ -425,7 +424,7 @@ def test_version_needs_no_project(
         WorkerVersion("here", Contact("here"), {"runner": "0.1.0"}),
         WorkerVersion("gpu1", Contact("gpu1", "unreachable")),
     ]
-    fake("version", version=lambda ctx, host: rows)
+    fake("version", version=lambda ctx, host, everyone: rows)
     assert main(["version", "host=gpu1"]) == 3
 
 

@@ -4,19 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runner.app.results import (
+from runner.app.reports import (
     CancelReport,
-    Contact,
-    Curve,
-    Listing,
     PullReport,
     RankStack,
-    RunOnHost,
     StackReport,
     WhyFacts,
     WhyReport,
     WorkerVersion,
 )
+from runner.app.results import Contact, Curve, Listing, RunOnHost
 from runner.model import Host, JobSpec
 from runner.show import documents
 from runner.show.reasons import explain

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runner.app.results import WhyFacts
+from runner.app.reports import WhyFacts
 from runner.show.endings import traceback_end
 from tests.helpers.statuses import NOW, failed, why
 

@@ -21,8 +21,15 @@ TOGETHER = {
     "verbs": "verbs",
 }
 """Packages whose modules may be tested as one, and the name of that test."""
-VALUES_ALONE = {"runner/app/results.py", "runner/carriers/base.py", "runner/model.py"}
+VALUES_ALONE = {
+    "runner/app/reports.py",
+    "runner/app/results.py",
+    "runner/carriers/base.py",
+    "runner/model.py",
+}
 TESTED_BY: dict[str, str] = {
+    "runner/app/many.py": "test_many_hosts.py",
+    "runner/app/keys.py": "test_hosts.py",
     "provisioning/worker/supervisor.py": "test_supervisord.py",
     "provisioning/worker/supervisord.py": "test_supervisord.py",
     "provisioning/worker/tenure.py": "test_supervisord.py",

@@ -11,17 +11,15 @@ from typing import TextIO
 
 import pytest
 
-from runner.app.results import (
+from runner.app.reports import (
     CancelReport,
-    Contact,
-    Listing,
     PullReport,
     RankStack,
-    RunOnHost,
     StackReport,
     WhyReport,
     WorkerVersion,
 )
+from runner.app.results import Contact, Listing, RunOnHost
 from runner.errors import NotFound, SpecError
 from runner.model import Host, JobSpec
 from runner.output import Output, TerminalReport, coloured, error_text, job_limits

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from runner.app.results import Contact, WhyFacts, WhyReport
+from runner.app.reports import WhyFacts, WhyReport
+from runner.app.results import Contact
 from runner.show.advice import MOST_WORDS, Reason
 from runner.show.reasons import explain, reason_lines
 from runner.show.screen import Paint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.app.results import CancelReport
+from runner.app.reports import CancelReport
 from runner.show.stops import missed_lines
 
 DEAD = {"error": "gpu3: no answer for 20 s", "status": 3, "contact": "unreachable"}

@@ -3,15 +3,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from runner.app.results import (
-    Contact,
-    Drained,
-    Garbage,
-    HostSpace,
-    Removal,
-    RunSpace,
-    SpaceListing,
-)
+from runner.app.reports import Drained, Garbage, HostSpace, Removal, RunSpace, SpaceListing
+from runner.app.results import Contact
 from runner.show import tables
 from runner.show.screen import table
 
