@@ -9,7 +9,6 @@ ratios look better than they are. `ps` asks a worker that is up and holds 20 end
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,27 +19,14 @@ import pairs  # noqa: E402
 import stage  # noqa: E402
 from pairs import Goal, Side, process  # noqa: E402
 
-from tests.helpers import packages  # noqa: E402
-
 RUNS = 20
-
-
-def install(folder: Path) -> Path:
-    """The Python of an environment that holds the wheel and what it needs."""
-    wheel = packages.build(packages.copy_listed(folder / "source"), folder / "built", "wheel")
-    python = folder / "venv" / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--quiet", "--disable-pip-version-check"]
-    constraints = packages.REPOSITORY / "constraints.txt"
-    subprocess.run([*pip, "-c", str(constraints), str(wheel)], check=True)
-    return python
 
 
 def main(words: list[str]) -> None:
     """Measure and report."""
     rounds = pairs.read_rounds(words, 25)
     with tempfile.TemporaryDirectory(prefix="runner-wheel-") as folder:
-        python = str(install(Path(folder)))
+        python = str(stage.install(Path(folder)))
         with stage.made(python=python) as place:
             for _ in range(RUNS):
                 place.runner("submit", "--wait", "--", "true")

@@ -3,7 +3,7 @@
     python benchmarks/bench_submit.py [rounds=N]            # as root: a host of the test rig's
     RUNNER_RIG_INSTANCE=3 python benchmarks/bench_submit.py # a rig of its own
 
-The host is behind a jump host; all is on this machine, so the network costs nothing. Each side
+A host reached directly, without delay and over links with round trips of 20 and 100 ms. Each side
 returns when the program has been started or the run accepted:
 
     by hand                  rsync -a, then ssh with nohup: a connection each
@@ -11,39 +11,45 @@ returns when the program has been started or the run accepted:
     by hand, shared          as the first, over a connection that is already open
     runner submit, cold      its own shared connection was closed before
     runner submit, warm      its own shared connection is open
+    one more of a sweep      what a sweep of eleven takes longer than one of one, by ten: further
+                             submits in an open conversation, all of the same code
 
 The runner's side goes into a container and does more: the tree is verified and kept apart for that
 run, and a repeated submit makes no second run. Its connection lasts a minute, so a day's work is
 mostly warm. A connection left open is not counted as CPU time of the command that opened it.
+Round trips are told from how much longer a side takes over the longer link.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import far  # noqa: E402
 import pairs  # noqa: E402
+import readings  # noqa: E402
 import stage  # noqa: E402
-from pairs import Goal, Side, process  # noqa: E402
+from pairs import Goal, Pairs, Sample, Side  # noqa: E402
 
-from tests.rig.engine import check_engine  # noqa: E402
-from tests.rig.operator import Operator  # noqa: E402
-from tests.rig.paths import Unavailable  # noqa: E402
-from tests.rig.rig import Rig, check_hosts  # noqa: E402
+from tests.rig.ways import MS20, MS100, WAYS, Way  # noqa: E402
 
+ROUNDS = 5
 FILES, SIZE_BYTES = 300, 5_000_000
-HOST = "rig-gpu"
-WORKSPACE = "bench"
 SHARED = ["-o", "ControlMaster=auto", "-o", "ControlPersist=600"]
-PROVISION_LIMIT_S = 500.0
+MORE = 10
+COLD, WARM, MEMBER = "runner submit, cold", "runner submit, warm", "one more of a sweep"
+GOALS = {
+    "near": [Goal(COLD, factor=0.6)],
+    "20ms": [Goal(COLD, factor=0.55)],
+    "100ms": [Goal(COLD, factor=0.45), Goal(WARM, factor=0.15), Goal(MEMBER, factor=0.03)],
+}
 
 
 class Tree:
@@ -60,50 +66,74 @@ class Tree:
         self.changing.write_text(f"# edit {self.edits}\n{self.text}")
 
 
-class Client:
-    """The operator of the rig with a project for it."""
+class Sides:
+    """What is compared over one way."""
 
-    def __init__(self, operator: Operator) -> None:
-        self.operator = operator
-        self.sockets = operator.runtime / "runner"
-        self.runner("init")
-        # the agents would be sent too
-        shutil.rmtree(operator.project / "agents")
-        (operator.project / "images.toml").write_text(
-            '["rig"]\nbase = "runner-rig/base:cpu"\ntorch = "2"\ncuda = "12.4"\n'
-            'driver_min = "525.60.13"\ncapabilities = ["8.0"]\n'
+    def __init__(self, client: far.Client, way: Way, tree: Tree) -> None:
+        self.client = client
+        self.way = way
+        self.tree = tree
+        self.socket = client.operator.runtime / f"by-hand-{way.number}"
+
+    def all(self) -> list[Side]:
+        """By hand first."""
+        shared = [*SHARED, "-o", f"ControlPath={self.socket}"]
+        container = self.client.container()
+        inside = f"docker exec -d -w /workspace/by-hand {container} true"
+        submit = self.client.argv("submit", f"host={self.way.name}", "--", "true")
+        close, warm = self.client.close_connections, self._open
+        return [
+            self._side("by hand", self.by_hand("plain", in_background("plain"))),
+            self._side("by hand, container", self.by_hand(f"{far.WORKSPACE}/by-hand", inside)),
+            self._side("by hand, shared", self.by_hand("shared", in_background("shared"), shared)),
+            self._side(COLD, submit, close),
+            self._side(WARM, submit, warm),
+            Side(MEMBER, self._one_more),
+        ]
+
+    def close(self) -> None:
+        """End the connection that was kept by hand."""
+        with contextlib.suppress(subprocess.SubprocessError):
+            self.client.operator.ssh("-S", str(self.socket), "-O", "exit", self.way.alias)
+
+    def by_hand(self, folder: str, start: str, options: Sequence[str] = ()) -> list[str]:
+        """Copy the project to `folder` there, then run `start` there: as one process."""
+        ssh, host = " ".join([*far.SSH, *options]), self.way.alias
+        copy = f'rsync -a --exclude=.runner --exclude=hosts -e "{ssh}" ./ {host}:{folder}/'
+        return ["sh", "-c", f"{copy} && {ssh} {host} {shlex.quote(start)}"]
+
+    def _side(self, name: str, argv: list[str], before: Callable[[], None] | None = None) -> Side:
+        def prepare() -> None:
+            self.tree.edit()
+            if before is not None:
+                before()
+
+        client = self.client
+        return pairs.process(name, argv, before=prepare, cwd=client.project, env=client.env)
+
+    def _open(self) -> None:
+        self.client.open_connection(self.way)
+
+    def _one_more(self) -> Sample:
+        self.tree.edit()
+        self._open()
+        # the first one sends the changed file, so that neither of those compared does
+        self._sweep(1)
+        one, many = self._sweep(1), self._sweep(1 + MORE)
+        return Sample((many.wall_s - one.wall_s) / MORE, (many.cpu_s - one.cpu_s) / MORE)
+
+    def _sweep(self, count: int) -> Sample:
+        """Submit a sweep; what it started has ended when this returns."""
+        client = self.client
+        # one alone is no sweep, and asks as much
+        words = [f"host={self.way.name}"]
+        words += [f"each.n=1..{count}", "--", "true", "{n}"] if count > 1 else ["--", "true"]
+        sample = pairs.run_process(
+            client.argv("submit", *words), cwd=client.project, env=client.env
         )
-        (operator.project / "hosts" / "gpu1.toml").write_text(
-            f'ssh = "{HOST}"\nimage = "rig"\ngpus = "none"\nworkspace = "~/{WORKSPACE}"\n'
-        )
-
-    def runner(self, *words: str, limit_s: float = 120.0) -> None:
-        """Run `runner WORDS…`; exits with its message when it fails."""
-        done = self.operator.run([*stage.RUNNER, *words], limit_s=limit_s)
-        if done.returncode != 0:
-            sys.exit(f"runner {' '.join(words)}: {done.stderr.decode('utf-8', 'replace')}")
-
-    def close_connections(self) -> None:
-        """End the runner's shared connections, as a minute without a command does."""
-        for socket in self.sockets.glob("*"):
-            if socket.is_socket():
-                self.operator.ssh("-S", str(socket), "-O", "exit", HOST)
-
-    def open_connection(self) -> None:
-        """Have the runner's shared connection open."""
-        if not any(path.is_socket() for path in self.sockets.glob("*")):
-            self.runner("ps", "host=gpu1")
-
-    def container(self) -> str:
-        """The name of the worker's container."""
-        return self.operator.ssh(HOST, "docker ps --format '{{.Names}}'").stdout.decode().strip()
-
-
-def by_hand(folder: str, start: str, options: Sequence[str] = ()) -> list[str]:
-    """Copy the project to `folder` there, then run `start` there: as one process."""
-    ssh = " ".join(["ssh", "-o", "BatchMode=yes", *options])
-    copy = f'rsync -a --exclude=.runner --exclude=hosts -e "{ssh}" ./ {HOST}:{folder}/'
-    return ["sh", "-c", f"{copy} && {ssh} {HOST} {shlex.quote(start)}"]
+        client.runner("wait", "latest")
+        time.sleep(0.5)  # its dispatcher tidies up
+        return sample
 
 
 def in_background(folder: str) -> str:
@@ -111,72 +141,30 @@ def in_background(folder: str) -> str:
     return f"cd {folder} && nohup true > log 2>&1 < /dev/null &"
 
 
-@contextlib.contextmanager
-def client_of_rig() -> Iterator[Client]:
-    """A client of the rig that is up, or of one made for this."""
-    rig = Rig()
-    with rig.used_alone(), tempfile.TemporaryDirectory(prefix="rig-op-") as home:
-        was_up = rig.is_up()
+def measure(client: far.Client, rounds: int) -> None:
+    """All sides in turn, over one way after the other."""
+    tree = Tree(client.project)
+    found = []
+    for way in WAYS:
+        sides = Sides(client, way, tree)
         try:
-            rig.bring_up_docker(owned=not was_up)
-            client = Client(Operator(rig, Path(home)))
-            yield client
-            client.close_connections()
+            name, goals = f"submit-{way.name}", GOALS[way.name]
+            found.append(pairs.measure(name, sides.all(), rounds=rounds, warm_up=1, goals=goals))
         finally:
-            if not was_up:
-                rig.take_down()
+            sides.close()
+        pairs.report(found[-1])
+    trips = round_trips(*found[-2:], apart_s=MS100.round_trip_s - MS20.round_trip_s)
+    readings.report("submit-round-trips", "submit: round trips", trips)
 
 
-def main(words: list[str]) -> None:
-    """Measure and report."""
-    rounds = pairs.read_rounds(words, 9)
-    try:
-        check_hosts()
-        check_engine()
-    except Unavailable as reason:
-        print(f"submit: left out, {reason}")
-        return
-    with client_of_rig() as client:
-        measure(client, rounds)
-
-
-def measure(client: Client, rounds: int) -> None:
-    """Provision the host, then all sides in turn."""
-    client.runner("provision", "host=gpu1", limit_s=PROVISION_LIMIT_S)
-    project, env = client.operator.project, client.operator.env
-    tree = Tree(project)
-    socket = client.operator.runtime / "by-hand"
-    shared = [*SHARED, "-o", f"ControlPath={socket}"]
-    submit = [*stage.RUNNER, "submit", "host=gpu1", "--", "true"]
-
-    in_container = f"docker exec -d -w /workspace/by-hand {client.container()} true"
-
-    def side(name: str, argv: list[str], before: Callable[[], None] = lambda: None) -> Side:
-        def prepare() -> None:
-            tree.edit()
-            before()
-
-        return process(name, argv, before=prepare, cwd=project, env=env)
-
-    try:
-        found = pairs.measure(
-            "submit",
-            [
-                side("by hand", by_hand("plain", in_background("plain"))),
-                side("by hand, container", by_hand(f"{WORKSPACE}/by-hand", in_container)),
-                side("by hand, shared", by_hand("shared", in_background("shared"), shared)),
-                side("runner submit, cold", submit, client.close_connections),
-                side("runner submit, warm", submit, client.open_connection),
-            ],
-            rounds=rounds,
-            warm_up=2,
-            goals=[Goal("runner submit, cold", factor=0.6)],
-        )
-    finally:
-        with contextlib.suppress(subprocess.SubprocessError):
-            client.operator.ssh("-S", str(socket), "-O", "exit", HOST)
-    pairs.report(found)
+def round_trips(short: Pairs, long: Pairs, *, apart_s: float) -> list[readings.Reading]:
+    """How often each side waits for the other end, by the links' difference in round trip."""
+    found = []
+    for side in short.sides:
+        medians = [pairs.spread(each.walls(side)).median for each in (short, long)]
+        found.append(readings.Reading(side, "round trips", [(medians[1] - medians[0]) / apart_s]))
+    return found
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(far.run("submit", sys.argv[1:], ROUNDS, measure))

@@ -92,6 +92,19 @@ def made(python: str = sys.executable) -> Iterator[Stage]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def install(folder: Path) -> Path:
+    """The Python of an environment that holds the wheel and what it needs."""
+    from tests.helpers import packages
+
+    wheel = packages.build(packages.copy_listed(folder / "source"), folder / "built", "wheel")
+    python = folder / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--quiet", "--disable-pip-version-check"]
+    constraints = packages.REPOSITORY / "constraints.txt"
+    subprocess.run([*pip, "-c", str(constraints), str(wheel)], check=True)
+    return python
+
+
 def write_tree(folder: Path, *, files: int, size_bytes: int, seed: int = 0) -> list[Path]:
     """Files of program-like text, evenly sized, 20 to a folder; the same for the same seed."""
     draw = random.Random(seed)

@@ -227,3 +227,10 @@ def test_lock_is_free_again_after_its_holder(tmp_path: Path) -> None:
             second.__enter__()
     with processes.locked(lock, refusal="held by {holder}"):
         pass
+
+
+def test_the_docker_of_a_host_is_no_way_to_that_of_the_machine(docker: RigEngine) -> None:
+    """A stand-in is written there by tests; it must not reach what all use."""
+    front = docker.host.bin / "docker"
+    assert front.is_file() and not front.is_symlink()
+    assert os.stat(front).st_nlink == 1

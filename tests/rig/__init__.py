@@ -7,6 +7,9 @@ machine has (Linux namespaces; killing a host's first process is pulling its plu
     operator ──▶ login   a jump host with an address of its own
                    └──▶ gpu   reached only through login; its user may use its Docker
 
+For benchmarks there are ways past the jump host, with round trips of 0, 20 and 100 ms
+(`ways.py`); they exist once `Rig.bring_up_ways` made them.
+
 Nothing of the machine itself is used or changed: not its Docker, sshd, accounts,
 crontabs, firewall or `/root/.ssh`. All that is made lies under two folders, of which
 `RUNNER_RIG_DIR` (default /var/lib/runner-rig) holds the running rig and

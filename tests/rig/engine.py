@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -150,11 +151,15 @@ def _client() -> str:
 
 
 def place_client(bin_folder: Path) -> None:
-    """Put `docker` into a rig host's bin folder."""
+    """Put `docker` into a rig host's bin folder: a file of its own, for tests to replace.
+
+    No link: what a test writes there would go through it to the machine's client.
+    """
     bin_folder.mkdir(parents=True, exist_ok=True)
-    link = bin_folder / "docker"
-    link.unlink(missing_ok=True)
-    link.symlink_to(_client())
+    front = bin_folder / "docker"
+    front.unlink(missing_ok=True)
+    front.write_text(f'#!/bin/sh\nexec {shlex.quote(_client())} "$@"\n')
+    front.chmod(0o755)
 
 
 def check_engine() -> None:

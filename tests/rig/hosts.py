@@ -163,7 +163,7 @@ class RigHost:
         forwarding = "yes" if spec.forwarding else "local"
         return f"""\
 Port {spec.port}
-ListenAddress {spec.address}
+ListenAddress {spec.address if spec.netns is None else "0.0.0.0"}
 HostKey {self.folder}/ssh_host_ed25519_key
 PidFile /run/sshd.pid
 AuthorizedKeysFile .ssh/authorized_keys

@@ -64,7 +64,8 @@ def cut(instance: int) -> None:
 
 def drop(instance: int) -> None:
     """Let packets vanish both ways while both ends believe that the link is up."""
-    for chain, side in (("INPUT", "-i"), ("OUTPUT", "-o")):
+    both = [("FORWARD", "-i"), ("FORWARD", "-o")]  # what goes on to gpu, where login routes
+    for chain, side in (("INPUT", "-i"), ("OUTPUT", "-o"), *both):
         _firewall(instance, "-I", chain, side, "eth0", "-j", "DROP")
 
 

@@ -71,6 +71,10 @@ class Operator:
             if host.spec.jump:
                 block.append(f"ProxyJump rig-{host.spec.jump}")
             blocks.append("\n    ".join(block))
+        if rig is not None:
+            for way in rig.ways:
+                place = f"HostName {way.address(rig.paths.instance)}"
+                blocks.append("\n    ".join([f"Host {way.alias}", place, f"User {rig.gpu.user}"]))
         everywhere = [
             "Host *",
             f"IdentityFile {self.ssh_folder}/id_ed25519",
@@ -90,7 +94,11 @@ class Operator:
 
     def trust(self, *hosts: RigHost) -> None:
         """Make known_hosts hold exactly these hosts' keys."""
-        self.known_hosts.write_text("".join(host.known_hosts_line for host in hosts))
+        lines = [host.known_hosts_line for host in hosts]
+        if self.rig is not None and self.rig.gpu in hosts:
+            places = [way.address(self.rig.paths.instance) for way in self.rig.ways]
+            lines += [f"{place} {self.rig.gpu.host_key}\n" for place in places]
+        self.known_hosts.write_text("".join(lines))
         self.known_hosts.chmod(0o600)
 
     def trust_wrongly(self, host: RigHost) -> None:

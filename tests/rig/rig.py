@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.rig import base_image, engine, gpus, network, processes, python39
+from tests.rig import base_image, engine, gpus, network, processes, python39, ways
 from tests.rig.engine import RigEngine
 from tests.rig.hosts import SSHD, HostSpec, RigHost
 from tests.rig.paths import INSTANCES, RigError, RigPaths, Unavailable, read_paths
@@ -101,9 +101,12 @@ class Rig:
 
     @property
     def _recorded(self) -> list[dict[str, int]]:
+        return self._recorded_as("processes")
+
+    def _recorded_as(self, key: str) -> list[dict[str, int]]:
         state = self._read_state()
+        recorded: list[dict[str, int]] = state.get(key, [])
         # after a reboot the numbers belong to others
-        recorded: list[dict[str, int]] = state.get("processes", [])
         return recorded if state.get("boot") == _boot_id() else []
 
     @property
@@ -169,6 +172,29 @@ class Rig:
         self.engine.load_base(say)
         say(f"docker is ready ({time.monotonic() - started:.1f} s)")
 
+    def bring_up_ways(self) -> None:
+        """Have links with a delay to the gpu host, past the jump host (`ways.WAYS`)."""
+        ways.check_ways()
+        if self.ways:
+            return
+        say("making links with a delay")
+        self.take_down_ways()
+        self._write_state(ways=ways.start(self.paths))
+
+    def take_down_ways(self) -> None:
+        """Take them away again; safe to repeat."""
+        for process in self._recorded_as("ways"):
+            processes.kill(process)
+        if self.is_up():
+            ways.clear(self.paths.instance)
+        self._write_state(ways=[])
+
+    @property
+    def ways(self) -> tuple[ways.Way, ...]:
+        """The ways to the gpu host that are there now."""
+        made = self._recorded_as("ways")
+        return ways.WAYS if made and all(map(processes.is_alive, made)) and self.is_up() else ()
+
     def _start_engine(self) -> None:
         try:
             self.engine.start()
@@ -198,6 +224,8 @@ class Rig:
     def repair(self) -> None:
         """Mend what a test broke: hosts, sshd, the link, Docker (each if it had been started)."""
         network.mend(self.paths.instance)
+        if self.ways:
+            ways.lay_routes(self.paths.instance)
         for host in self.hosts:
             if not host.is_up():
                 self.start(host)
@@ -224,7 +252,7 @@ class Rig:
             with contextlib.suppress(RigError, AssertionError):
                 self.engine.remove_containers()
                 self.engine.stop(STOP_LIMIT_S)
-        for process in reversed(self._recorded):
+        for process in reversed(self._recorded + self._recorded_as("ways")):
             processes.kill(process)
         network.remove_network(self.paths.instance)
         _remove_cgroups(self.paths.instance)
@@ -239,7 +267,7 @@ class Rig:
                 raise RigError(f"rig {number} is up and uses the same caches; take it down first")
         self.take_down()
         # by name: the folder may have been chosen by hand, and hold more
-        for pattern in ("base*", "debs-*", "engine-*", "bullseye*", "python39.lock"):
+        for pattern in ("base*", "debs-*", "engine-*", "bullseye*", "python39.lock", "slow-link-*"):
             for made in self.paths.cache.glob(pattern):
                 if made.is_dir():
                     shutil.rmtree(made)
