@@ -344,7 +344,7 @@ class Worker:
             whole = True
             if kind == wire.ERR and stream == 0:
                 raise refusal(wire_json(payload, self.host.name), self.host.name)
-            elif kind != wire.PING:
+            if kind != wire.PING:
                 self._inboxes.put((kind, stream, payload))
                 self._heard = time.monotonic()  # it may have waited for room
         return whole

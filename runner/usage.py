@@ -12,10 +12,10 @@ from runner.errors import SpecError
 LATER_COMMANDS = (
     *("doctor", "keep"),
     *("down", "schedule", "compare", "tensorboard", "lab", "shell", "ssh-config"),
-    *("top", "notify", "rekey"),
+    *("top", "notify"),
 )
 LATER_OPTIONS = (
-    *("--ended", "--since", "--merged", "--what", "--watch", "--until"),
+    *("--ended", "--since"),
     *("--at-boot", "--purge"),
 )
 Function = TypeVar("Function", bound=Callable[..., Any])

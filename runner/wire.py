@@ -29,7 +29,8 @@ no-space, no-gpu, no-worker, unknown-run, wrong-state, wrong-image, no-checkpoin
 no-secret, no-verb, os (with errno), version, busy, bug.
 
 A **pack** carries file contents in DATA frames, as one byte stream cut anywhere:
-32 bytes sha256, u64 size, then the bytes, again and again.
+32 bytes sha256, u64 size, then the bytes, again and again. It travels as streams of zlib, one
+behind the other: what does not shrink stands in one of its own.
 
 A **tree** is the list of what a snapshot holds: `[path, kind, mode, size, sha256-or-target]`,
 sorted by path, kind `f` (file), `d` (an empty folder) or `l` (link; the last item is its target).
@@ -40,11 +41,22 @@ Readers ignore keys they do not know, so a newer worker may say more. Version 1.
 
 from __future__ import annotations
 
-import hashlib
+import collections
 import json
 import struct
-from dataclasses import dataclass, field, fields
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Deque,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 WIRE = 1
 MAGIC = b"runner-wire/1\n"
@@ -59,8 +71,13 @@ _HEAD = struct.Struct(">IBI")
 PACK_HEAD = struct.Struct(">32sQ")
 TAIL_HEAD = struct.Struct(">Q")
 """Before the bytes of each DATA frame of a tail: their offset in the log."""
-PART_HEAD = struct.Struct(">IQ")
-"""Before each file's bytes in a `get`: its index in what was asked, and how many bytes follow."""
+PART_HEAD = struct.Struct(">IBQ")
+"""Of each part of a `files` stream, whose frames hold whole parts: an index in what was asked, one
+of PART_…, a count."""
+PART_BYTES, PART_HOLE, PART_SUM, PART_LEFT = range(4)
+"""`count` bytes that follow; `count` zeros that do not; then the sha256 asked for (32 bytes), or no
+sum, since (count) the file changed, is gone, or begins otherwise than it did."""
+LEFT_CHANGED, LEFT_GONE, LEFT_OTHER = range(3)
 
 
 class WireError(Exception):
@@ -68,13 +85,15 @@ class WireError(Exception):
 
 
 Frame = Tuple[int, int, bytes]
+Buffer = Union[bytes, memoryview]
 
 
-def pack_frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame. Raises WireError when the payload is too large."""
-    if len(payload) > MAX_FRAME:
-        raise WireError("frame of %d bytes; at most %d" % (len(payload), MAX_FRAME))
-    return _HEAD.pack(len(payload), kind, stream) + payload
+def pack_frame(kind: int, stream: int, *payload: Buffer) -> bytes:
+    """One frame, of all pieces of its payload. Raises WireError when that is too large."""
+    size = sum(map(len, payload))
+    if size > MAX_FRAME:
+        raise WireError("frame of %d bytes; at most %d" % (size, MAX_FRAME))
+    return b"".join((_HEAD.pack(size, kind, stream), *payload))
 
 
 def pack_json(kind: int, stream: int, body: Dict[str, Any]) -> bytes:
@@ -98,23 +117,43 @@ class FrameReader:
     """Turns a byte stream into frames. Bounded: a frame that claims too much is an error."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._pieces: Deque[memoryview] = collections.deque()
+        self._have = 0
+        self._need = _HEAD.size
+        self._head: Optional[Tuple[int, int]] = None
+        """Kind and stream of the frame whose payload is under way."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Frames completed by `data`. Raises WireError."""
-        self._buffer += data
-        position = 0
-        while len(self._buffer) - position >= _HEAD.size:
-            size, kind, stream = _HEAD.unpack_from(self._buffer, position)
-            if size > MAX_FRAME or not REQ <= kind <= EVENT:
-                raise WireError("not a frame (kind %d, %d bytes)" % (kind, size))
-            end = position + _HEAD.size + size
-            if len(self._buffer) < end:
-                break
-            payload = bytes(self._buffer[position + _HEAD.size : end])
-            position = end
-            yield kind, stream, payload
-        del self._buffer[:position]
+        if data:
+            self._pieces.append(memoryview(data))
+            self._have += len(data)
+        while self._have >= self._need:
+            block = self._take(self._need)
+            if self._head is None:
+                size, kind, stream = _HEAD.unpack(block)
+                if size > MAX_FRAME or not REQ <= kind <= EVENT:
+                    raise WireError("not a frame (kind %d, %d bytes)" % (kind, size))
+                self._head, self._need = (kind, stream), size
+            else:
+                kind, stream = self._head
+                self._head, self._need = None, _HEAD.size
+                yield kind, stream, block
+
+    def _take(self, count: int) -> bytes:
+        """The next bytes, copied once; so many are there."""
+        self._have -= count
+        taken: List[memoryview] = []
+        while count:
+            piece = self._pieces[0]
+            if len(piece) > count:
+                self._pieces[0] = piece[count:]
+                piece = piece[:count]
+            else:
+                self._pieces.popleft()
+            count -= len(piece)
+            taken.append(piece)
+        return b"".join(taken)
 
 
 class Unpacker:
@@ -156,6 +195,8 @@ TreeRow = Sequence[Any]
 
 def tree_digest(rows: Iterable[TreeRow]) -> str:
     """The name of a snapshot: sha256 over its rows, whatever their order."""
+    import hashlib  # what asks for no tree starts sooner without
+
     digest = hashlib.sha256(b"runner-tree/1\n")
     for path, kind, mode, size, what in sorted(rows, key=lambda row: str(row[0])):
         line = "%s\0%s\0%o\0%d\0%s\n" % (path, kind, mode, size, what)
@@ -183,9 +224,12 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class RunStatus:
-    """One run as its worker sees it; times in seconds since the epoch, by the worker's clock."""
+class RunStatus(NamedTuple):
+    """One run as its worker sees it; times in seconds since the epoch, by the worker's clock.
+
+    No table or list in it is ever changed. A tuple, since what makes classes of data costs a worker
+    program a fifth of its start.
+    """
 
     id: str
     state: str
@@ -193,9 +237,9 @@ class RunStatus:
     cause: Optional[Dict[str, Any]] = None
     """{"kind": …, "text": …} and the kind's own fields."""
     job: Optional[str] = None
-    project: Dict[str, str] = field(default_factory=dict)
+    project: Dict[str, str] = {}
     name: Optional[str] = None
-    tags: List[str] = field(default_factory=list)
+    tags: List[str] = []
     sweep: Optional[str] = None
     position: Optional[int] = None
     """Place in its line of the queue, from 1."""
@@ -209,7 +253,7 @@ class RunStatus:
     attempt: int = 0
     restarts_left: int = 0
     priority: int = 0
-    after: List[str] = field(default_factory=list)
+    after: List[str] = []
     """Runs that must end done before this one starts."""
     time_limit_s: Optional[float] = None
     ran_s: Optional[float] = None
@@ -218,22 +262,22 @@ class RunStatus:
     """{"since_at", "action"} while nothing moves for longer than it said it may."""
     origin: Optional[Dict[str, Any]] = None
     """{"kind": fork or reproduce, "run", "checkpoint"} of a run that was made from another."""
-    secrets: List[str] = field(default_factory=list)
+    secrets: List[str] = []
     """Names alone."""
     nproc: int = 1
-    gpus: List[Dict[str, Any]] = field(default_factory=list)
+    gpus: List[Dict[str, Any]] = []
     """[{"uuid": …, "index": …, "name": …}]"""
     image: Optional[str] = None
-    params: Dict[str, Any] = field(default_factory=dict)
-    given: List[str] = field(default_factory=list)
+    params: Dict[str, Any] = {}
+    given: List[str] = []
     """Names of the parameters that were typed or drawn; the others are the job's defaults."""
-    argv: List[str] = field(default_factory=list)
+    argv: List[str] = []
     snapshot: Optional[str] = None
-    code: Dict[str, Any] = field(default_factory=dict)
+    code: Dict[str, Any] = {}
     """Where the snapshot came from: {"commit", "branch", "edited", "files", "bytes"}."""
     metric: Optional[str] = None
     step: Optional[int] = None
-    metrics: Dict[str, float] = field(default_factory=dict)
+    metrics: Dict[str, float] = {}
     progress_at: Optional[float] = None
     exit: Optional[Dict[str, Any]] = None
     log_bytes: int = 0
@@ -241,28 +285,27 @@ class RunStatus:
     """Of these, what its log_limit gave back to the disk."""
     log_problem: Optional[str] = None
     """What the job or somebody else did to its log files, in the worker's words."""
-    checkpoints: List[Dict[str, Any]] = field(default_factory=list)
-    bad_checkpoints: List[str] = field(default_factory=list)
+    checkpoints: List[Dict[str, Any]] = []
+    bad_checkpoints: List[str] = []
     """Names of those that did not verify and were set aside; only in full."""
-    attempts: List[Dict[str, Any]] = field(default_factory=list)
+    attempts: List[Dict[str, Any]] = []
     """Only in full: [{"attempt", "started_at", "ended_at", "cause"}]."""
 
     def to_json(self) -> Dict[str, Any]:
         """The record as it travels."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        return self._asdict()
 
     @classmethod
     def from_json(cls, body: Dict[str, Any]) -> "RunStatus":
         """The record that came; keys of a newer worker are ignored. Raises WireError."""
-        known = {item.name for item in fields(cls)}
+        known = set(cls._fields)
         values = {key: value for key, value in body.items() if key in known}
         if not isinstance(values.get("id"), str) or not isinstance(values.get("state"), str):
             raise WireError("a run without id or state")
         if not plain_path(values["id"]) or "/" in values["id"]:
             raise WireError("a run whose id is no name")
-        for item in fields(cls):
-            if item.name in values:
-                _check_type(item.name, values[item.name])
+        for name, value in values.items():
+            _check_type(name, value)
         try:
             known_values = {key: _cleaned(key, value) for key, value in values.items()}
         except RecursionError as error:

@@ -38,14 +38,23 @@ def plan(
     if keep is None:
         return []
     kept = {item["name"] for item in described[-max(1, keep) :]}
+    kept.update(_rated(described, metric)[: max(0, keep_best or 0)])
+    return [item["name"] for item in described if item["name"] not in kept]
+
+
+def best(described: List[Dict[str, Any]], metric: Optional[str]) -> Optional[str]:
+    """The name of the best one, as `plan` rates them; None where none has the metric."""
+    rated = _rated(described, metric)
+    return rated[0] if rated else None
+
+
+def _rated(described: List[Dict[str, Any]], metric: Optional[str]) -> List[str]:
     rated: List[Tuple[float, int, str]] = []
     for place, item in enumerate(described):
         value = _value(item["metrics"], metric)
         if value is not None:
             rated.append((value, place, item["name"]))
-    for _, _, name in sorted(rated, reverse=True)[: max(0, keep_best or 0)]:
-        kept.add(name)
-    return [item["name"] for item in described if item["name"] not in kept]
+    return [name for _, _, name in sorted(rated, reverse=True)]
 
 
 def _value(metrics: Dict[str, Any], metric: Optional[str]) -> Optional[float]:

@@ -7,37 +7,78 @@ from pathlib import Path
 
 import click
 
-from runner.commands.invocation import asker, open_output, open_project, read_keys, require_runs
-from runner.errors import HostError, ProvisionError, SpecError
+from runner.commands.invocation import (
+    asker,
+    open_output,
+    open_project,
+    read_duration,
+    read_keys,
+    require_runs,
+)
+from runner.errors import HostError, SpecError, WrongState
 from runner.usage import output_options
 
 
 @click.command()
 @click.argument("words", metavar="[RUN…]", nargs=-1)
 @click.option("--to", "folder", metavar="DIR", help="Into this folder, not results/RUN/.")
+@click.option("--what", metavar="W,…", help="Only checkpoints, logs, work, best, last or events.")
+@click.option("--watch", "watches", is_flag=True, help="Again and again until the run has ended.")
+@click.option("--every", metavar="D", help="With --watch: this long between two looks (adapts).")
+@click.option("--mirror", is_flag=True, help="Remove here what `keep` rules removed there.")
 @output_options
-def pull(words: Sequence[str], folder: str | None, as_json: bool, colour: str) -> None:
+def pull(
+    words: Sequence[str],
+    folder: str | None,
+    what: str | None,
+    watches: bool,
+    every: str | None,
+    mirror: bool,
+    as_json: bool,
+    colour: str,
+) -> int:
     """Bring runs' new and changed files here, verified.
 
-    Into results/RUN/{checkpoints,logs,work}/; --json prints a document for each. A file is whole
-    and verified, or not there.
+    Into results/RUN/{checkpoints,logs,work}/; --json prints a document for each run. A file is
+    whole and verified, or not there; logs grow where they lie. best and last are checkpoints,
+    events the files TensorBoard reads.
 
     \b
     Examples:
       runner pull
       runner pull dqn-9x2mp              # of a sweep all its runs
       runner pull dqn-7k3fa --to /data/dqn
+      runner pull --what last,logs
+      runner pull --watch                # while it trains; TensorBoard can follow
     """
     from runner.app import runs
+    from runner.app.pull import Wish
     from runner.app.pull import pull as fetch
+    from runner.manifest import parse_what
 
     out = open_output(as_json, colour)
+    wish = Wish(parse_what(what) if what is not None else (), mirror)
+    every_s = None if every is None else read_duration("--every", every)
+    if every_s is not None and not watches:
+        raise SpecError("--every needs --watch", "runner pull --help")
     ctx = open_project(out)
     refs = runs.find_all(ctx, words or [runs.LATEST])
     if folder is not None and len(refs) > 1:
         raise SpecError(f"--to takes one run, and these are {len(refs)}", "runner pull --help")
-    for ref in refs:
-        out.pulled(fetch(ctx, ref, Path(folder) if folder else None))
+    to = Path(folder) if folder else None
+    if watches:
+        from runner.app import repull
+
+        reports = repull.watch(ctx, refs, to, wish, every_s, out.pulled_round)
+    else:
+        reports = []
+        for ref in refs:
+            reports.append(fetch(ctx, ref, to, wish))
+            out.pulled(reports[-1])
+        return WrongState.status if all(each.nothing_yet for each in reports) else 0
+    for report in reports:
+        out.pulled(report)
+    return 0
 
 
 @click.command()
@@ -112,8 +153,8 @@ def rm(words: Sequence[str], unpulled: bool, dry: bool, as_json: bool, colour: s
         out.warn(str(row.error))
     if not missed:
         return 0
-    no_worker = all(row.contact == "no-worker" for row in missed)
-    return ProvisionError.status if no_worker else HostError.status
+    statuses = {row.status for row in missed}
+    return HostError.status if HostError.status in statuses else max(statuses)
 
 
 @click.command()

@@ -3,220 +3,226 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+import json
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from runner import wire
-from runner.endpoint import Worker
-from runner.errors import IntegrityError, SpecError, WorkerError
-from runner.manifest import Fetch
+from runner.endpoint import Request, Worker
+from runner.errors import RunnerError, SpecError, Unreachable
+from runner.manifest import Fetch, Known
+from runner.show.units import size
+from runner.transfer import lanes as cutting
+from runner.transfer import parts
+from runner.transfer.arrivals import Arrivals, Ended, Fetched
+from runner.transfer.lanes import Unit
+from runner.transfer.places import Places
 
-PARTS = ".parts"
-"""Where files gather until they are whole: no name a worker can send lies there."""
-_PIECE = 1 << 20
-_HOLE = 4096
-_ZEROS = bytes(_HOLE)
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """A file that was brought, verified and renamed into place."""
-
-    fetch: Fetch
-    sha256: str
-    local_mtime_ns: int
+AHEAD = 2
+"""Batches a connection has asked for at a time, so that it never waits for a question's way."""
+_ROWS_BYTES = 200_000
+"""Of a frame of rows, before it is compressed; what came of a question is a frame of its own."""
 
 
 def fetch(
     worker: Worker,
     run: str,
-    wanted: list[Fetch],
-    top: Path,
+    wanted: Sequence[Fetch],
+    places: Places,
     *,
+    ready: Sequence[tuple[Fetch, Known]] = (),
+    lanes: int = 1,
+    connect: Callable[[int], Worker] | None = None,
     on_bytes: Callable[[Fetch, int], None] = lambda fetch, count: None,
-) -> tuple[list[Fetched], list[Fetch]]:
-    """Bring artifacts below `top`: (those that are whole and verified, those that changed).
+) -> Fetched:
+    """Bring artifacts below a folder; all of a checkpoint is put into place when all of it is here.
 
-    Each gathers in `PARTS` and is renamed into place when its sha256 is the one the worker read; of
-    a log that grew only the new bytes come, and the whole is verified. What lay there before a
-    failed pull is still there. A file whose first bytes here are not those of the worker any more
-    counts as changed: it is to be fetched from its first byte. Raises IntegrityError, SpecError
-    (no room here).
+    Each gathers in `.parts` and is renamed into place when its sha256 is the one the worker read. A
+    log that grew is appended to where it lies, and what was appended is taken back when the sum is
+    another. What lay there before a failed pull is still there, and what came is gone on from.
+    ready: what is here and verified already. connect: gives further connections, by number, for up
+    to `lanes`; that some cannot be had is no failure. Raises IntegrityError, SpecError (no room
+    here), what a worker's refusal means.
     """
-    if not wanted:
-        return [], []
-    request = worker.open("files", run=run)
-    rows = [
-        [item.file.kind, item.file.path, item.offset, item.file.size, item.file.mtime_ns]
-        for item in wanted
-    ]
-    request.send_rows(rows)
-    sinks = _Sinks(worker.host.name, wanted, top, on_bytes)
+    lanes = lanes if connect is not None else 1
+    cut = cutting.cut(wanted, lanes)
+    arrivals = Arrivals(worker.host.name, wanted, cut, places, on_bytes)
     try:
+        arrivals.stage_ready(ready)
+        if wanted:
+            _Transfer(arrivals, run, cut).run(worker, lanes, connect)
+        return arrivals.result()
+    except OSError as error:
+        raise _no_room(places, error, arrivals.result().bytes) from error
+    finally:
+        arrivals.close()
+
+
+class _Transfer:
+    """The connections over which things come."""
+
+    def __init__(self, arrivals: Arrivals, run: str, cut: cutting.Cut) -> None:
+        self._arrivals = arrivals
+        self._run = run
+        self._cut = cut
+        self._lock = threading.Condition()
+        self._batches = deque(list(batch) for batch in cut.batches)
+        self._busy: set[int] = set()
+        """Further connections that have been asked for something."""
+        self._others: list[Worker] = []
+        self._failure: BaseException | None = None
+        self._stops = False
+
+    def run(self, worker: Worker, lanes: int, connect: Callable[[int], Worker] | None) -> None:
+        own = list(self._cut.own)
+        for unit in own:
+            self._arrivals.begin_growth(unit)
+        own = [unit for unit in own if not unit.is_over]
+        for number in range(1, lanes):
+            threading.Thread(target=self._other_lane, args=(number, connect), daemon=True).start()
+        try:
+            sums = self._ask_sums(worker)
+            while not self._stops:
+                self._lane(worker, own)
+                own = []
+                with self._lock:
+                    # one that is still connecting is not waited for
+                    while self._busy and self._failure is None:
+                        self._lock.wait(0.2)
+                    # what a connection that was lost left is fetched over this one
+                    self._stops = not self._batches or self._failure is not None
+            if self._failure is not None:
+                raise self._failure
+            if sums is not None:
+                self._read(sums, list(self._cut.sums))
+        finally:
+            self._stop()
+
+    def _ask_sums(self, worker: Worker) -> Request | None:
+        if not self._cut.sums:
+            return None
+        request = worker.open("files", run=self._run)
+        self._send(request, self._cut.sums)
+        request.end()
+        return request
+
+    def _other_lane(self, number: int, connect: Callable[[int], Worker]) -> None:
+        taken: list[Unit] = []
+        try:
+            with connect(number) as worker:
+                with self._lock:
+                    if self._stops:
+                        return
+                    self._others.append(worker)
+                self._lane(worker, [], number, taken)
+        except Unreachable:
+            self._give_back(taken)
+        except RunnerError as error:
+            if taken:
+                self._failure = self._failure or error
+        except BaseException as error:
+            self._failure = self._failure or error
+        finally:
+            with self._lock:
+                self._busy.discard(number)
+                self._lock.notify_all()
+
+    def _lane(
+        self,
+        worker: Worker,
+        own: list[Unit],
+        number: int = 0,
+        taken: list[Unit] | None = None,
+    ) -> None:
+        """Fetch what is there to be fetched over one connection."""
+        asked: list[Unit] = [] if taken is None else taken
+        batches = [own] if own else []
+        if not batches and not self._batches:
+            return
+        request = worker.open("files", run=self._run)
+        ends: deque[int] = deque()
+        """Of the batches under way, in `asked`."""
+        ended = False
+        position = 0
+
+        def ask() -> None:
+            """Have AHEAD batches under way, as long as there are any."""
+            nonlocal ended
+            while not ended and len(ends) < AHEAD:
+                batch = batches.pop(0) if batches else self._take(number)
+                if batch:
+                    asked.extend(batch)
+                    ends.append(len(asked))
+                    self._send(request, batch)
+                else:
+                    request.end()
+                    ended = True
+
+        ask()
         for kind, payload in request.frames():
             if kind == wire.DATA:
-                sinks.feed(payload)
-        sums = request.reply.get("sums")
-        if not isinstance(sums, list) or len(sums) != len(wanted):
-            raise WorkerError(f"{worker.host.name}: the worker did not say the files' digests")
-        done = sinks.finish(sums)
-        with contextlib.suppress(OSError):  # others are still being gathered
-            (top / PARTS).rmdir()
-        return done
-    except OSError as error:
-        raise SpecError(f"{top}: {error.strerror}; what was there before is untouched") from error
-    finally:
-        sinks.close()
+                self._arrivals.feed(asked, payload)
+            if self._failure is not None:
+                return
+            while position < len(asked) and asked[position].is_over:
+                position += 1
+            while ends and ends[0] <= position:
+                ends.popleft()
+            ask()
+        self._arrivals.check_over(asked)
+
+    def _read(self, request: Request, units: list[Unit]) -> None:
+        for kind, payload in request.frames():
+            if kind == wire.DATA:
+                self._arrivals.feed(units, payload)
+        self._arrivals.check_over(units)
+
+    def _send(self, request: Request, units: Iterable[Unit]) -> None:
+        rows: list[str] = []
+        count = 0
+        for unit in units:
+            file = self._arrivals.wanted[unit.item].file
+            row: list[Any] = [file.kind, file.path, unit.summed, unit.start, unit.end]
+            text = json.dumps([*row, file.size, file.mtime_ns, unit.prefix], separators=(",", ":"))
+            if rows and count + len(text) > _ROWS_BYTES:
+                _send_rows(request, rows)
+                rows, count = [], 0
+            rows.append(text)
+            count += len(text) + 1
+        _send_rows(request, rows)
+
+    def _take(self, number: int) -> list[Unit]:
+        with self._lock:
+            if self._stops or not self._batches:
+                return []
+            if number:
+                self._busy.add(number)
+            return self._batches.popleft()
+
+    def _give_back(self, taken: list[Unit]) -> None:
+        left = [self._arrivals.again(unit) for unit in taken if not unit.is_over]
+        if left:
+            with self._lock:
+                self._batches.append(left)
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stops = True
+            self._failure = self._failure or Ended()
+            others, self._others = self._others, []
+        for worker in others:
+            with contextlib.suppress(OSError):
+                worker.close()
 
 
-class _Sinks:
-    """Where the bytes of a `files` stream go."""
-
-    def __init__(
-        self, host: str, wanted: list[Fetch], top: Path, on_bytes: Callable[[Fetch, int], None]
-    ) -> None:
-        self._host = host
-        self._wanted = wanted
-        self._top = top
-        self._on_bytes = on_bytes
-        self._buffer = bytearray()
-        self._index: int | None = None
-        self._left = 0
-        self._file: Any = None
-        self._sums: dict[int, Any] = {}
-
-    def feed(self, data: bytes) -> None:
-        self._buffer += data
-        while self._buffer:
-            if self._index is None:
-                if len(self._buffer) < wire.PART_HEAD.size:
-                    return
-                index, size = wire.PART_HEAD.unpack_from(self._buffer)
-                del self._buffer[: wire.PART_HEAD.size]
-                self._begin(index, size)
-            piece = bytes(self._buffer[: self._left])
-            del self._buffer[: len(piece)]
-            write_sparse(self._file, piece)
-            assert self._index is not None
-            self._sums[self._index].update(piece)
-            self._left -= len(piece)
-            self._on_bytes(self._wanted[self._index], len(piece))
-            if self._left == 0:
-                self._close_file()
-                self._index = None
-
-    def finish(self, sums: list[Any]) -> tuple[list[Fetched], list[Fetch]]:
-        done, changed = [], []
-        for index, item in enumerate(self._wanted):
-            said = sums[index]
-            part = part_path(self._top, item.file.name)
-            if said is None:
-                with contextlib.suppress(FileNotFoundError):
-                    part.unlink()
-                changed.append(item)
-                continue
-            if index not in self._sums:
-                self._begin_empty(index)
-            if self._sums[index].hexdigest() != said:
-                part.unlink(missing_ok=True)
-                if item.offset:
-                    changed.append(item)
-                    continue
-                raise IntegrityError(
-                    f"{self._host}: {item.file.name} arrived damaged; type the same words again"
-                )
-            place = self._top / item.file.name
-            os.chmod(part, 0o755 if item.file.executable else 0o644)
-            os.rename(part, place)
-            done.append(Fetched(item, str(said), place.stat().st_mtime_ns))
-        return done, changed
-
-    def close(self) -> None:
-        if self._file is not None and not self._file.closed:
-            with contextlib.suppress(OSError):  # what came so far is gone on from the next time
-                self._close_file()
-
-    def _close_file(self) -> None:
-        with self._file:
-            self._file.truncate(self._file.tell())
-
-    def _begin(self, index: int, size: int) -> None:
-        if index >= len(self._wanted) or index in self._sums:
-            raise WorkerError(f"{self._host}: the worker sent a file nobody asked for")
-        item = self._wanted[index]
-        if size != item.file.size - item.offset or size <= 0:
-            raise WorkerError(f"{self._host}: {item.file.name}: {size} bytes, not as listed")
-        self._index, self._left = index, size
-        self._file, self._sums[index] = self._open(item)
-
-    def _begin_empty(self, index: int) -> None:
-        file, self._sums[index] = self._open(self._wanted[index])
-        file.close()
-
-    def _open(self, item: Fetch) -> tuple[Any, Any]:
-        """The file it gathers in, with the bytes before the offset, and their sum."""
-        part = part_path(self._top, item.file.name)
-        make_parents(self._top, item.file.name)
-        part.parent.mkdir(mode=0o700, exist_ok=True)
-        digest = hashlib.sha256()
-        if item.offset and (not part.exists() or part.stat().st_size < item.offset):
-            with open(self._top / item.file.name, "rb") as old, open(part, "wb") as new:
-                _copy(old, new, item.offset)
-                new.truncate(item.offset)
-        if item.offset:
-            with open(part, "rb") as old:
-                left = item.offset
-                while left and (block := old.read(min(_PIECE, left))):
-                    digest.update(block)
-                    left -= len(block)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(part, flags, 0o644)
-        os.ftruncate(fd, item.offset)
-        os.lseek(fd, item.offset, os.SEEK_SET)
-        return os.fdopen(fd, "wb"), digest
+def _send_rows(request: Request, rows: list[str]) -> None:
+    request.send(zlib.compress(f"[{','.join(rows)}]".encode("ascii"), 1))
 
 
-def write_sparse(file: Any, data: bytes) -> None:
-    """Write at the end of a file, which stays a hole where blocks are all zeros.
-
-    The caller truncates it to its position in the end: zeros may be the last that came.
-    """
-    position: int = file.tell()
-    begin = end = 0
-    while end < len(data):
-        length = min(_HOLE - (position + end) % _HOLE, len(data) - end)
-        is_hole = data[end] == 0 and data[end : end + length] == _ZEROS[:length]
-        if is_hole:
-            file.write(data[begin:end])
-            begin = end + length
-            file.seek(position + begin)
-        end += length
-    file.write(data[begin:])
-
-
-def part_path(top: Path, name: str) -> Path:
-    """Where a file's bytes gather until it is whole."""
-    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
-    return top / PARTS / digest[:32]
-
-
-def make_parents(top: Path, name: str) -> None:
-    """The folders of a file below `top`; a link among them is refused. Raises SpecError."""
-    here = top
-    for part in name.split("/")[:-1]:
-        here = here / part
-        try:
-            here.mkdir(mode=0o755)
-        except FileExistsError:
-            if here.is_symlink() or not here.is_dir():
-                raise SpecError(f"{here} is not a folder; move it away and pull again") from None
-
-
-def _copy(source: Any, target: Any, count: int) -> None:
-    while count and (block := source.read(min(_PIECE, count))):
-        write_sparse(target, block)
-        count -= len(block)
+def _no_room(places: Places, error: OSError, count: int) -> SpecError:
+    text = f"{places.top}: {error.strerror}; what was there before is untouched"
+    kept = f"what came, {size(count)}, is kept in {parts.PARTS} for the next pull"
+    return SpecError(text, *([kept] if count else []))

@@ -51,13 +51,15 @@ def pack(*contents: bytes) -> bytes:
 def hand_over(
     link: Worker, body: dict[str, Any], rows: Any, data: bytes = b"", first: bool = True
 ) -> dict[str, Any]:
-    """The reply to a submit; `first`: the list of files is sent unasked."""
-    request = link.open("submit", spec=body, manifest=first)
+    """The reply to a submit; `first`: the list of files is sent unasked, but no content."""
     if first:
+        request = link.open("submit", spec=body, list="whole", ends=False)
         request.send_rows(rows)
+    else:
+        request = link.open("submit", behind=[(wire.END, b"")], spec=body, list=None, ends=True)
     for kind, payload in request.frames():
         assert kind == wire.EVENT
-        if wire.read_json(payload)["need"] == "manifest":
+        if wire.read_json(payload)["need"] == "list":
             request.send_rows(rows)
         else:
             request.send(data)
@@ -182,50 +184,111 @@ def test_artifacts_are_listed_and_nothing_else(link: Worker, run: str) -> None:
     assert json.loads(reply["state"])["outcome"] == "done"
 
 
-def fetch(link: Worker, run: str, *rows: list[Any]) -> tuple[bytes, list[Any]]:
+def fetch(link: Worker, run: str, *rows: Any, at_once: int = 100) -> list[tuple[Any, ...]]:
+    """The parts that come: (index, what, count or bytes); bytes of a file in one."""
     request = link.open("files", run=run)
-    request.send_rows(list(rows))
-    data = b"".join(payload for kind, payload in request.frames() if kind == wire.DATA)
-    return data, request.reply["sums"]
+    for start in range(0, len(rows), at_once):
+        text = json.dumps(rows[start : start + at_once])
+        request.send(zlib.compress(text.encode()))
+    request.end()
+    found: list[tuple[Any, ...]] = []
+    for _, payload in request.frames():
+        at = 0
+        while at < len(payload):
+            index, what, count = wire.PART_HEAD.unpack_from(payload, at)
+            at += wire.PART_HEAD.size
+            if what not in (wire.PART_BYTES, wire.PART_SUM):
+                found.append((index, what, count))
+                continue
+            data = payload[at : at + count]
+            at += count
+            if found and found[-1][:2] == (index, what):
+                data = found.pop()[2] + data
+            found.append((index, what, data))
+    return found
+
+
+def sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
 def test_a_files_bytes_come_from_where_one_is_with_the_digest_of_all(
     link: Worker, run: str, shared_worker: LocalWorker
 ) -> None:
     log = shared_worker.log(run)
-    stat = (shared_worker.workspace / f"logs/{run}/rank-0.log").stat()
-    row = ["logs", "rank-0.log", 5, len(log), stat.st_mtime_ns]
-    data, sums = fetch(link, run, row)
-    assert data == wire.PART_HEAD.pack(0, len(log) - 5) + log[5:]
-    assert sums == [hashlib.sha256(log).hexdigest()]
+    size, stat = len(log), (shared_worker.workspace / f"logs/{run}/rank-0.log").stat()
+    row = ["logs", "rank-0.log", 0, 5, size, size, stat.st_mtime_ns, None]
+    whole = [(0, wire.PART_BYTES, log[5:]), (0, wire.PART_SUM, sha256(log))]
+    assert fetch(link, run, row) == whole
     # of a log that grew, what was listed is meant
-    data, sums = fetch(link, run, ["logs", "rank-0.log", 0, 10, 0])
-    assert data == wire.PART_HEAD.pack(0, 10) + log[:10]
-    assert sums == [hashlib.sha256(log[:10]).hexdigest()]
+    assert fetch(link, run, ["logs", "rank-0.log", 0, 0, 10, 10, 0, None]) == [
+        (0, wire.PART_BYTES, log[:10]),
+        (0, wire.PART_SUM, sha256(log[:10])),
+    ]
+    # the same, its beginning compared; then only its end; then no sum; then nothing but the sum
+    row[7] = sha256(log[:5]).hex()
+    assert fetch(link, run, row) == whole
+    row[7] = sha256(log[1:5]).hex()
+    assert fetch(link, run, row) == [(0, wire.PART_LEFT, wire.LEFT_OTHER)]
+    rows = [row[:2] + [1] + row[3:], row[:2] + [size, 5, size, size, 0, None]]
+    rows.append(row[:2] + [0, size, size, size, 0, None])
+    assert fetch(link, run, *rows, at_once=2) == [
+        (0, wire.PART_BYTES, log[5:]),
+        (0, wire.PART_SUM, sha256(log[1:])),
+        (1, wire.PART_BYTES, log[5:]),
+        (1, wire.PART_SUM, b""),
+        (2, wire.PART_SUM, sha256(log)),
+    ]
 
 
-def test_a_file_that_changed_is_none_and_a_link_is_not_followed(link: Worker, run: str) -> None:
+def test_holes_do_not_travel(link: Worker, run: str, shared_worker: LocalWorker) -> None:
+    path = shared_worker.workspace / f"checkpoints/{run}/sparse"
+    size = 9 << 20
+    with path.open("wb") as file:
+        file.write(b"a" * 4096)
+        file.seek(5 << 20)
+        file.write(b"b" * 4096)
+        file.truncate(size)
+    stat = path.stat()
+    row = ["checkpoints", "sparse", 0, 0, size, size, stat.st_mtime_ns, None]
+    assert fetch(link, run, row) == [
+        (0, wire.PART_BYTES, b"a" * 4096),
+        (0, wire.PART_HOLE, (5 << 20) - 4096),
+        (0, wire.PART_BYTES, b"b" * 4096),
+        (0, wire.PART_HOLE, (4 << 20) - 4096),
+        (0, wire.PART_SUM, sha256(path.read_bytes())),
+    ]
+    path.unlink()
+
+
+def test_a_file_that_changed_is_left_and_a_link_is_not_followed(link: Worker, run: str) -> None:
     target = os.stat("/etc/passwd")
-    for row in (
-        ["checkpoints", "evil", 0, target.st_size, target.st_mtime_ns],
-        ["checkpoints", "step-1/evil/passwd", 0, target.st_size, target.st_mtime_ns],
-        ["checkpoints", "step-1/model.pt", 0, 6, 12345],
-        ["checkpoints", "step-1/model.pt", 0, 5, 0],
-        ["checkpoints", "step-1/fifo", 0, 1, 0],
-        ["checkpoints", "gone", 0, 1, 0],
+    size, mtime_ns = target.st_size, target.st_mtime_ns
+    for path, *times, why in (
+        ("evil", size, mtime_ns, wire.LEFT_GONE),
+        ("step-1/evil/passwd", size, mtime_ns, wire.LEFT_GONE),
+        ("step-1/fifo", 1, 0, wire.LEFT_GONE),
+        ("step-1", 1, 0, wire.LEFT_GONE),
+        ("gone", 1, 0, wire.LEFT_GONE),
+        ("step-1/model.pt", 6, 12345, wire.LEFT_CHANGED),
+        ("step-1/model.pt", 5, 0, wire.LEFT_CHANGED),
     ):
-        assert fetch(link, run, row) == (b"", [None])
+        row = ["checkpoints", path, 0, 0, times[0], *times, None]
+        assert fetch(link, run, row) == [(0, wire.PART_LEFT, why)], path
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        ["checkpoints", "../x", 0, 1, 0],
-        ["checkpoints", "/etc/passwd", 0, 1, 0],
-        ["secrets", "x", 0, 1, 0],
-        ["logs", "x", 2, 1, 0],
-        ["logs", "x", -1, 1, 0],
-        ["logs", "x", 0, "1", 0],
+        ["checkpoints", "../x", 0, 0, 1, 1, 0, None],
+        ["checkpoints", "/etc/passwd", 0, 0, 1, 1, 0, None],
+        ["secrets", "x", 0, 0, 1, 1, 0, None],
+        ["logs", "x", 0, 2, 1, 2, 0, None],
+        ["logs", "x", 0, 0, 2, 1, 0, None],
+        ["logs", "x", 1, 0, 2, 2, 0, None],
+        ["logs", "x", -1, 0, 1, 1, 0, None],
+        ["logs", "x", 0, 0, "1", 1, 0, None],
+        ["logs", "x", 0, 0, 1, 1, 0, 7],
         ["logs"],
         "logs",
     ],
@@ -233,6 +296,14 @@ def test_a_file_that_changed_is_none_and_a_link_is_not_followed(link: Worker, ru
 def test_what_is_no_artifact_is_refused(link: Worker, run: str, row: Any) -> None:
     with pytest.raises(WorkerError, match="not an artifact"):
         fetch(link, run, row)
+
+
+@pytest.mark.parametrize("data", [b"x", zlib.compress(b"{}"), zlib.compress(b"[" + b" " * 2**21)])
+def test_rows_that_cannot_be_read_are_refused(link: Worker, run: str, data: bytes) -> None:
+    request = link.open("files", run=run)
+    request.send(data)
+    with pytest.raises(WorkerError, match="rows that"):
+        request.finish()
 
 
 def tail(link: Worker, run: str, **options: Any) -> tuple[bytes, dict[str, Any]]:
@@ -258,7 +329,7 @@ def test_a_log_from_any_byte_and_by_lines(
     assert tail(link, run, **{"from": len(log) + 5})[0] == b""
     data, first = tail(link, run, lines=3)
     assert data == b"line 97\nline 98\nline 99\n"
-    assert first == {"start": len(log) - len(data), "size": len(log)}
+    assert first == {"start": len(log) - len(data), "size": len(log), "ranks": 1}
     assert tail(link, run, lines=0)[0] == b""
     assert tail(link, run, lines=1000)[0] == log
     for absent in (1, -1):

@@ -16,7 +16,8 @@ import processes
 
 from runner.app import cancel as cancel_use
 from runner.app import context, pull, runs, status, submit, tail, wait
-from runner.app.results import CancelReport, PullReport, RunOnHost
+from runner.app.reports import CancelReport, PullReport
+from runner.app.results import RunOnHost
 from runner.spec import parse_submit
 from tests.helpers.wait import wait_for
 

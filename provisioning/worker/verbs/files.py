@@ -2,138 +2,250 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 import os
-from typing import Any, Dict, List, Optional
+import stat
+import zlib
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import logcap
 
 from runner import wire
 from verbs import Call, Refused
 from verbs.list import APPEND_ONLY, folders
 
-BLOCK = wire.CHUNK
-"""A link that is cut loses no more than a frame."""
+MAX_ROWS_BYTES = 1 << 20
+"""Of one frame of rows."""
+BLOCK = wire.CHUNK - 4096
+"""With its heads it fits into a pipe's write of CHUNK; a link that is cut loses no more."""
+_ZEROS = bytes(BLOCK)
+_IN_FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """{"run"}; rows from the client: [kind, path, offset, size, mtime_ns] → a DATA stream of parts.
+    """{"run"}; frames of rows from the client → a DATA stream of parts (`wire.PART_HEAD`); {}.
 
-    Each part is its index and length, then bytes `offset` to `size`. {"sums": [sha256 of bytes 0 to
-    size, or null for a file that changed since it was listed]}. Logs only grow: of them the first
-    `size` bytes are meant, whatever came since.
+    Each frame is a compressed list of its own, answered as it comes; rows are counted over all of
+    them. A row is [kind, path, summed, start, end, size, mtime_ns, prefix]: bytes `start` to `end`
+    are sent, holes as such, then the sha256 of bytes `summed` to `end` (none: summed is end). Sent
+    is nothing when the file is another than the client means: other size or time, for a log fewer
+    bytes than `size` (logs only grow), or bytes `summed` to `start` that have another sha256 than
+    `prefix`, if that is given. No link is followed.
     """
     paths = call.run(request.get("run"))
     places = folders(paths)
-    wanted = call.received_rows()
-    sums: List[Optional[str]] = []
-    out = _Batch(call)
-    for index, row in enumerate(wanted):
-        kind, path, offset, size, mtime_ns = _checked(row, places)
-        sums.append(_send(out, index, places[kind], kind, path, offset, size, mtime_ns))
-    out.flush()
-    return {"sums": sums}
+    frames = _Frames(call)
+    count = 0
+    with _Folders(places) as at:
+        for payload in call.received():
+            rows = _read_rows(payload)
+            for index, row in enumerate(rows, count):
+                _send(frames, index, at, _Wanted(row, places))
+            count += len(rows)
+            frames.flush()
+    return {}
 
 
-def _checked(row: Any, places: Dict[str, str]) -> Any:
-    good = (
-        isinstance(row, list)
-        and len(row) == 5
-        and row[0] in places
-        and wire.plain_path(row[1])
-        and all(isinstance(number, int) for number in row[2:])
-        and 0 <= row[2] <= row[3]
-    )
-    if not good:
-        raise Refused("bad-path", "not an artifact: %r" % (row,))
-    return row
-
-
-def _send(
-    out: "_Batch",
-    index: int,
-    folder: str,
-    kind: str,
-    path: str,
-    offset: int,
-    size: int,
-    mtime_ns: int,
-) -> Optional[str]:
-    fd = _open_inside(folder, path)
-    if fd is None:
-        return None
+def _read_rows(payload: bytes) -> List[Any]:
+    unzip = zlib.decompressobj()
     try:
-        if _changed(fd, kind, size, mtime_ns):
-            return None
-        digest = hashlib.sha256()
-        position = 0
-        announced = False
-        while position < size:
-            block = os.pread(fd, min(BLOCK, size - position), position)
-            if not block:
-                break
-            digest.update(block)
-            end = position + len(block)
-            if end > offset:
-                if not announced:
-                    out.add(wire.PART_HEAD.pack(index, size - offset))
-                    announced = True
-                out.add(block[max(0, offset - position) :])
-            position = end
-        if position < size:
-            # it shrank under us: the promised length still has to be sent
-            if announced:
-                raise Refused("changed", "%s shrank while it was read" % path)
-            return None
-        return None if _changed(fd, kind, size, mtime_ns) else digest.hexdigest()
+        rows = json.loads(unzip.decompress(payload, MAX_ROWS_BYTES))
+    except (zlib.error, ValueError, RecursionError) as error:
+        raise Refused("bad-request", "rows that cannot be read: %s" % error) from error
+    if not isinstance(rows, list):
+        raise Refused("bad-request", "rows that are no list")
+    return rows
+
+
+class _Wanted:
+    """A row, checked. Raises Refused."""
+
+    def __init__(self, row: Any, places: Dict[str, str]) -> None:
+        good = (
+            isinstance(row, list)
+            and len(row) == 8
+            and row[0] in places
+            and wire.plain_path(row[1])
+            and all(isinstance(number, int) for number in row[2:7])
+            and 0 <= row[3] <= row[4] <= row[5]
+            and (0 <= row[2] <= row[3] or row[2] == row[4])
+            and (row[7] is None or isinstance(row[7], str))
+        )
+        if not good:
+            raise Refused("bad-path", "not an artifact: %.200r" % (row,))
+        self.kind, self.path = str(row[0]), str(row[1])
+        self.summed, self.start, self.end = int(row[2]), int(row[3]), int(row[4])
+        self.size, self.mtime_ns = int(row[5]), int(row[6])
+        self.prefix = row[7]
+
+    def is_changed(self, found: os.stat_result) -> bool:
+        if self.kind == APPEND_ONLY:
+            return found.st_size < self.size
+        return (found.st_size, found.st_mtime_ns) != (self.size, self.mtime_ns)
+
+
+def _send(frames: "_Frames", index: int, at: "_Folders", wanted: _Wanted) -> None:
+    fd = at.open(wanted.kind, wanted.path)
+    if fd is None:
+        frames.left(index, wire.LEFT_GONE)
+        return
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            frames.left(index, wire.LEFT_GONE)
+        elif wanted.is_changed(found):
+            frames.left(index, wire.LEFT_CHANGED)
+        else:
+            _send_open(frames, index, fd, wanted, found.st_blocks * 512 < found.st_size)
     finally:
         os.close(fd)
 
 
-def _changed(fd: int, kind: str, size: int, mtime_ns: int) -> bool:
-    found = os.fstat(fd)
-    if kind == APPEND_ONLY:
-        return found.st_size < size
-    return (found.st_size, found.st_mtime_ns) != (size, mtime_ns)
+def _send_open(frames: "_Frames", index: int, fd: int, wanted: _Wanted, has_holes: bool) -> None:
+    digest = hashlib.sha256()
+    is_summed = wanted.summed < wanted.end or wanted.start == wanted.end
+    if wanted.summed < wanted.start:
+        for length, block in _blocks(fd, wanted.summed, wanted.start, has_holes):
+            digest.update(block if block is not None else memoryview(_ZEROS)[:length])
+        if wanted.prefix is not None and digest.hexdigest() != wanted.prefix:
+            frames.left(index, wire.LEFT_OTHER)
+            return
+    sent = wanted.start
+    for length, block in _blocks(fd, wanted.start, wanted.end, has_holes):
+        if block is None:
+            frames.hole(index, length)
+            block = memoryview(_ZEROS)[:length]
+        else:
+            frames.add(index, block)
+        if is_summed:
+            digest.update(block)
+        sent += length
+    if sent < wanted.end or wanted.is_changed(os.fstat(fd)):
+        frames.left(index, wire.LEFT_CHANGED)
+    else:
+        frames.sum(index, digest.digest() if is_summed else b"")
 
 
-def _open_inside(folder: str, path: str) -> Optional[int]:
-    """The file, opened without following a link in any of its components."""
-    try:
-        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        parts = path.split("/")
-        for part in parts[:-1]:
-            inner = os.open(
-                part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at
-            )
+def _blocks(
+    fd: int, begin: int, end: int, has_holes: bool
+) -> Iterator[Tuple[int, Optional[memoryview]]]:
+    """(length, bytes; None: zeros that take no room) of a file from `begin` up to `end`, if it goes
+    so far. The bytes hold until the next are asked for."""
+    buffer = memoryview(bytearray(min(BLOCK, max(1, end - begin))))
+    position = begin
+    for start, stop in logcap.data_ranges(fd, begin, end) if has_holes else ((begin, end),):
+        for length in _hole(position, start):
+            yield length, None
+        position = start
+        while position < stop:
+            count = os.preadv(fd, [buffer[: stop - position]], position)
+            if not count:
+                return
+            yield count, buffer[:count]
+            position += count
+    for length in _hole(position, end):
+        yield length, None
+
+
+def _hole(begin: int, end: int) -> Iterator[int]:
+    while begin < end:
+        length = min(len(_ZEROS), end - begin)
+        yield length
+        begin += length
+
+
+class _Folders:
+    """Opens artifacts, never following a link in any component; use it as a context manager.
+
+    The folder of the last one stays open: files of one folder come one after another.
+    """
+
+    def __init__(self, places: Dict[str, str]) -> None:
+        self._places = places
+        self._held: Optional[Tuple[str, str]] = None
+        self._fd = -1
+
+    def __enter__(self) -> "_Folders":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._let_go()
+
+    def open(self, kind: str, path: str) -> Optional[int]:
+        """The file, or None when it is not there."""
+        folder, _, name = path.rpartition("/")
+        try:
+            if self._held != (kind, folder):
+                self._let_go()
+                self._fd = _open_folder(self._places[kind], folder)
+                self._held = (kind, folder)
+            return os.open(name, _IN_FOLDER | os.O_NONBLOCK, dir_fd=self._fd)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO):
+                raise
+            return None
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            os.close(self._fd)
+            self._held = None
+
+
+def _open_folder(top: str, folder: str) -> int:
+    at = os.open(top, _IN_FOLDER | os.O_DIRECTORY)
+    for part in folder.split("/") if folder else ():
+        try:
+            inner = os.open(part, _IN_FOLDER | os.O_DIRECTORY, dir_fd=at)
+        finally:
             os.close(at)
-            at = inner
-        return os.open(
-            parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at
-        )
-    except OSError:
-        return None
-    finally:
-        os.close(at)
+        at = inner
+    return at
 
 
-class _Batch:
-    """Gathers small pieces into frames of a good size."""
+class _Frames:
+    """Gathers parts into frames of a good size, each of whole parts."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._buffer = bytearray()
+        self._pieces: List[wire.Buffer] = []
+        self._size = 0
+        self._hole: Optional[Tuple[int, int]] = None
 
-    def add(self, piece: bytes) -> None:
-        if not self._buffer and len(piece) >= wire.CHUNK:
-            self._call.data(piece)
-            return
-        self._buffer += piece
-        if len(self._buffer) >= wire.CHUNK:
-            self.flush()
+    def add(self, index: int, block: memoryview) -> None:
+        self._add(index, wire.PART_BYTES, len(block), block)
+
+    def hole(self, index: int, length: int) -> None:
+        if self._hole is not None:
+            length += self._hole[1]
+        self._hole = (index, length)
+
+    def sum(self, index: int, digest: bytes) -> None:
+        self._add(index, wire.PART_SUM, len(digest), memoryview(digest))
+
+    def left(self, index: int, why: int) -> None:
+        self._add(index, wire.PART_LEFT, why, memoryview(b""))
 
     def flush(self) -> None:
-        if self._buffer:
-            self._call.data(bytes(self._buffer))
-            self._buffer.clear()
+        if self._pieces:
+            self._call.data(*self._pieces)
+            self._pieces, self._size = [], 0
+
+    def _add(self, index: int, what: int, count: int, block: memoryview) -> None:
+        if self._hole is not None:
+            at, length = self._hole
+            self._hole = None
+            self._put(wire.PART_HEAD.pack(at, wire.PART_HOLE, length))
+        if self._size + len(block) > BLOCK:
+            self.flush()
+        self._put(wire.PART_HEAD.pack(index, what, count))
+        # a large block is sent before its buffer is used again
+        is_large = len(block) > BLOCK // 2
+        self._put(block if is_large else bytes(block))
+        if is_large or self._size >= BLOCK:
+            self.flush()
+
+    def _put(self, piece: wire.Buffer) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
