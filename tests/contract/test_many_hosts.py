@@ -288,6 +288,7 @@ def test_cancel_all_that_is_interrupted_says_which_hosts_it_did_not_reach(
         few.put_run(name, f"cmd-{name}", "ended")
     few.mute("h04")
     process = begin(local_worker, "cancel", "--all", "--until", "1h")
+    wait_for(lambda: len(left_of(few)) > 3, 30, "all hosts")
     wait_for(lambda: len(left_of(few)) == 2, 30, "one silent host alone")
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=20)[1]
