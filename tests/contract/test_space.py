@@ -18,7 +18,7 @@ from verbs import remove as remove_verb
 
 from runner import wire
 from runner.app import space
-from runner.app.results import Garbage
+from runner.app.reports import Garbage
 from runner.cli import main
 from runner.endpoint import Worker
 from runner.errors import Conflict, WrongState

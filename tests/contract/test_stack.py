@@ -11,7 +11,7 @@ import pytest
 from runner import wire
 from runner.app import runs, stack
 from runner.app.context import Context
-from runner.app.results import RankStack
+from runner.app.reports import RankStack
 from runner.errors import WorkerError, WrongState
 from runner.model import Project
 from tests.helpers.hostile_worker import hostile_host

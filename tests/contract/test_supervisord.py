@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import signal
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from pathlib import Path
@@ -20,6 +18,7 @@ import records
 from runner import content
 from runner.app import runs
 from runner.errors import ProvisionError
+from tests.helpers.bundles import unpack_bundle
 from tests.helpers.local_worker import LocalWorker, read
 from tests.helpers.wait import stays, wait_for
 
@@ -181,9 +180,7 @@ while True: time.sleep(0.05)
 
 
 def start_keeper(worker: LocalWorker, config: Path) -> subprocess.Popen[bytes]:
-    bundle = worker.root / "bundle"
-    with tarfile.open(fileobj=io.BytesIO(content.bundle().data)) as tar:
-        tar.extractall(bundle, filter="data")
+    bundle = unpack_bundle(worker.root / "bundle")
     env = dict(
         os.environ,
         PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",

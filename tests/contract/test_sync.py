@@ -92,7 +92,7 @@ def far(
     return local_worker, make_link(tmp_path / "link", monkeypatch.setenv)
 
 
-@pytest.mark.parametrize("at", [100_000, 1_000_000, 2_400_000])
+@pytest.mark.parametrize("at", [100_000, 700_000, 1_400_000])
 def test_a_cut_while_the_code_travels_makes_no_run(
     far: tuple[LocalWorker, Link], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -101,7 +101,8 @@ def test_a_cut_while_the_code_travels_makes_no_run(
     monkeypatch.setattr(offer, "LARGEST_UNASKED", 100_000)
     before = worker.submit("true", words=("host=far",))
     big = worker.project / "big.bin"
-    big.write_bytes(random.Random(1).randbytes(3_000_000))
+    # far more than all the pipes on the way hold: what is cut has not been handed over yet
+    big.write_bytes(random.Random(1).randbytes(8_000_000))
     link.plan({"up": at})
     with pytest.raises(Exception, match="link") as caught:
         worker.submit("true", words=("host=far", "name=cut"))

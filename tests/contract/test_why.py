@@ -12,7 +12,7 @@ import pytest
 from runner import wire
 from runner.app import runs, why
 from runner.app.context import Context
-from runner.app.results import WhyReport
+from runner.app.reports import WhyReport
 from runner.errors import HostError, NotFound, WorkerError
 from runner.model import Project
 from runner.show.reasons import explain, reason_lines

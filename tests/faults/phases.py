@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import processes
 
-from runner.app.results import CancelReport
+from runner.app.reports import CancelReport
 from runner.errors import RunnerError
 from tests.faults import cells
 from tests.helpers.trained import Trained

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.app.results import Contact, RunOnHost, WhyFacts, WhyReport
+from runner.app.reports import WhyFacts, WhyReport
+from runner.app.results import Contact, RunOnHost
 from runner.show.reasons import explain, reason_lines
 from runner.wire import RunStatus
 

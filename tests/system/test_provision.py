@@ -12,7 +12,7 @@ import pytest
 
 from runner.app.context import open_context
 from runner.app.provision import provision
-from runner.app.results import ProvisionReport
+from runner.app.reports import ProvisionReport
 from runner.endpoint import Worker
 from runner.errors import Conflict, ProvisionError, SpecError, Unreachable
 from runner.inventory import read_hosts
@@ -49,6 +49,9 @@ class Heard:
 
     def done(self) -> None:
         pass
+
+    def warn(self, text: str) -> None:
+        self.notes.append(text)
 
     @property
     def text(self) -> str:

@@ -121,7 +121,7 @@ def test_the_commands_are_those_of_this_version(capsys: Capture) -> None:
         (["\x1b[2J"], "'\\x1b[2J' is no command", "runner --help"),
         (["host", "ad"], "ad is no command (did you mean add?)", "runner host --help"),
         (["host", "add"], "runner host add needs NAME", "runner host add --help"),
-        (["ps", "--watch"], "--watch is not in this version yet", "runner ps --help"),
+        (["ps", "--ended"], "--ended is not in this version yet", "runner ps --help"),
         (["pull", "--every", "5s"], "--every needs --watch", "runner pull --help"),
         (
             ["submit", "--tial"],
@@ -211,6 +211,23 @@ def runner_process(*argv: str, **keywords: Any) -> subprocess.Popen[bytes]:
     command = f"import sys; sys.path.insert(0, {str(root)!r}); sys.argv[0] = 'runner'\n"
     command += "from runner.cli import main; sys.exit(main())"
     return subprocess.Popen([sys.executable, "-c", command, *argv], **keywords)
+
+
+def test_a_ctrl_c_while_it_is_being_read_in_ends_it_without_a_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runner import __main__
+
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "runner.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "runner.cli")
+    monkeypatch.delattr("runner.cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert __main__.main() == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_reader_that_went_away_ends_it_quietly_with_141() -> None:
