@@ -217,15 +217,17 @@ class _Follower:
         )
 
     def _on_anew(self, log: _Log, where: Any) -> None:
-        """The log became shorter than what we have, or is another file now."""
+        """The log no longer holds what we have of it, or is another file now."""
         good = isinstance(where, list) and len(where) == 2 and all(map(wire.is_number, where))
         if not good:
             return
         self._ctx.report.done()
-        self._warn(
-            f"rank-{log.rank}.log became shorter, from {_size(log.offset)} to "
-            f"{_size(where[1])}; here it goes on from its start"
+        became = (
+            f"became shorter, from {_size(log.offset)} to {_size(where[1])}"
+            if where[1] < log.offset
+            else f"was written anew, {_size(where[1])} by now"
         )
+        self._warn(f"rank-{log.rank}.log {became}; here it goes on from its start")
         log.offset = 0
 
     def _on_problem(self, log: _Log, text: str) -> None:

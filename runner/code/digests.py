@@ -20,6 +20,8 @@ import os
 import threading
 import time
 
+from runner.files import read_regular
+
 MAGIC = b"runner-digests/1 "
 TICK_NS = 2 * 10**9
 """No file system in use has a coarser clock."""
@@ -105,9 +107,7 @@ def _signs(stat: os.stat_result) -> str:
 
 def _read(path: str) -> dict[str, str]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(fd, "rb") as file:
-            head, _, body = file.read().partition(b"\n")
+        head, _, body = read_regular(path).partition(b"\n")
     except OSError:
         return {}
     if head != MAGIC + hashlib.sha256(body).hexdigest().encode("ascii"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.code import diff
 from runner.code.complaints import shown
+from runner.files import read_regular
 
 LIMIT_S = 30.0
 DIFF_LIMIT_S = 10.0
@@ -42,8 +43,9 @@ class Git:
         """Why git cannot say what it ignores, though there is a repository."""
         self._status = self._diff = None
         if facts and self.top is not None:
-            self._status = self._start(_STATUS, _MOST_BYTES)
-            self._diff = self._start(_DIFF, _READ_DIFF_BYTES)
+            without = _without_filters(root, self.top)
+            self._status = self._start(_STATUS, _MOST_BYTES, without)
+            self._diff = self._start(_DIFF, _READ_DIFF_BYTES, without)
 
     def stop(self) -> None:
         """Nobody wants the facts any more."""
@@ -107,10 +109,13 @@ class Git:
             if not pattern.startswith("!")
         }
 
-    def facts(self, travels: Callable[[str], bool]) -> tuple[dict[str, Any], bytes | None]:
+    def facts(
+        self, travels: Callable[[str], bool], is_shown: Callable[[str], bool]
+    ) -> tuple[dict[str, Any], bytes | None]:
         """`code` of a Snapshot as far as git knows it, and the diff.
 
-        travels: whether a path is part of the snapshot; only those count.
+        travels: whether a path, or something below it, is part of the snapshot; only those count.
+        is_shown: whether its changes stand in the diff.
         """
         if self._status is None or self.top is None:
             return {}, None
@@ -129,17 +134,17 @@ class Git:
                 if travels(path) or not os.path.lexists(os.path.join(self._root, path)):
                     out["edited"] += 1
                     out["untracked"] += line.startswith("? ")
-        out["diff_bytes"], text = self._read_diff(travels)
+        out["diff_bytes"], text = self._read_diff(is_shown)
         return out, text
 
-    def _read_diff(self, travels: Callable[[str], bool]) -> tuple[int | None, bytes | None]:
+    def _read_diff(self, is_shown: Callable[[str], bool]) -> tuple[int | None, bytes | None]:
         """How large it is, and the diff itself where it is not too large."""
         raw = self._diff.output(DIFF_LIMIT_S) if self._diff is not None else None
         if self._diff is None or raw is None:
             return None, None
         if self._diff.size > _READ_DIFF_BYTES:
             return self._diff.size, None
-        found = diff.filtered(raw, lambda path: travels(os.fsdecode(path)))
+        found = diff.filtered(raw, lambda path: is_shown(os.fsdecode(path)))
         return len(found), found if len(found) <= DIFF_BYTES else None
 
     def _prefix(self) -> str:
@@ -153,9 +158,9 @@ class Git:
             return shown(file)
         return shown(os.path.relpath(os.path.join(self.top, file), os.path.realpath(self._root)))
 
-    def _start(self, words: Iterable[str], most: int) -> _Process | None:
+    def _start(self, words: Iterable[str], most: int, more: dict[str, str]) -> _Process | None:
         try:
-            return _Process(words, self._root, most)
+            return _Process(words, self._root, most, more)
         except OSError:
             return None
 
@@ -163,15 +168,15 @@ class Git:
 class _Process:
     """A git process under way, whose output is read as it comes."""
 
-    def __init__(self, words: Iterable[str], cwd: Path, most: int) -> None:
-        """most: how many bytes of its output are kept; `size` counts all."""
+    def __init__(self, words: Iterable[str], cwd: Path, most: int, more: dict[str, str]) -> None:
+        """most: how many bytes of its output are kept; `size` counts all. more: variables."""
         self.size = 0
         self._most = most
         self._parts: list[bytes] = []
         self._child = subprocess.Popen(
             _argv(words),
             cwd=cwd,
-            env=_environment(),
+            env=_environment() | more,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -233,14 +238,64 @@ def global_rules_file() -> str | None:
     return os.path.join(folder, "git", "ignore")
 
 
+def _without_filters(root: Path, top: str) -> dict[str, str]:
+    """Variables with which git runs no filter that the repository's own configuration names.
+
+    What then differs is what travels. The user's own filters, as of git-lfs, are left alone.
+    """
+    if not _may_have_filters(os.path.join(top, ".git")):
+        return {}
+    asked = ("config", "-z", "--show-scope", "--get-regexp", r"^filter\..*\.(clean|process)$")
+    try:
+        done = subprocess.run(
+            _argv(asked),
+            cwd=root,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    words = os.fsdecode(done.stdout).split("\0")
+    names = {
+        setting.partition("\n")[0].rpartition(".")[0]
+        for scope, setting in zip(words[::2], words[1::2], strict=False)
+        if scope in ("local", "worktree")
+    }
+    settings = [(f"{name}.process", "") for name in names]
+    settings += [(f"{name}.required", "false") for name in names]
+    out = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings):
+        out |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return out
+
+
+def _may_have_filters(repository: str) -> bool:
+    """Whether git must be asked for them, which costs a process."""
+    try:
+        if not os.path.isdir(repository) or os.path.lexists(f"{repository}/config.worktree"):
+            return True
+        config = read_regular(f"{repository}/config").lower()
+    except OSError:
+        return True
+    return b"filter" in config or b"include" in config
+
+
 def _argv(words: Iterable[str]) -> list[str]:
     return ["git", "-c", "core.quotePath=false", "-c", "core.fsmonitor=false", *words]
 
 
 def _environment() -> dict[str, str]:
-    """Ours without what leads git elsewhere, as a hook's has it."""
+    """Ours without what leads git elsewhere, as a hook's has it.
+
+    Nor does it fetch what a partial clone lacks: with no protocol allowed, no program is started.
+    """
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return dict(env, GIT_OPTIONAL_LOCKS="0", LC_ALL="C")
+    return dict(
+        env, GIT_OPTIONAL_LOCKS="0", GIT_NO_LAZY_FETCH="1", GIT_ALLOW_PROTOCOL="", LC_ALL="C"
+    )
 
 
 def _reason(stderr: bytes) -> str | None:

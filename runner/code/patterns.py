@@ -7,16 +7,22 @@ one character a byte (`by_byte`), because to git `?` is one byte.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from runner.code.complaints import shown
 
 _SPECIAL = "*?[\\"
 _NEVER = "(?!)"
+_STAR, _FOLDERS, _ANYTHING = "[^/]*", "(?:.*/)?", ".*"
+_SHORTEST = {_STAR: "[^/]*?", _FOLDERS: "(?:[^/]*/)*?", _ANYTHING: ".*?"}
+"""The same, the shortest match first."""
+_numbers = itertools.count()
+"""Of groups, whose names must be different in all that is ever put into one expression."""
 _ALL = frozenset(map(chr, range(256)))
 _CLASSES = {
     "alnum": string.ascii_letters + string.digits,
@@ -162,7 +168,7 @@ def _to_regex(pattern: str, by_name: bool) -> str:
     rest = pattern[plain:]
     # git compares the plain beginning first, so that what follows is the beginning to `**`
     try:
-        return re.escape(pattern[:plain]) + "".join(_pieces(rest, by_name)) or _NEVER
+        return re.escape(pattern[:plain]) + _joined(_pieces(rest, by_name)) or _NEVER
     except _Malformed:
         return _NEVER
 
@@ -206,10 +212,53 @@ def _stars(pattern: str, start: int, by_name: bool) -> tuple[str, int]:
         not rest or rest.startswith(("/", "\\/"))
     )
     if by_name or end - start == 1 or not whole:
-        return "[^/]*", end
+        return _STAR, end
     if rest.startswith("/"):
-        return "(?:.*/)?", end + 1
-    return ".*", end
+        return _FOLDERS, end + 1
+    return _ANYTHING, end
+
+
+def _joined(pieces: Sequence[str]) -> str:
+    """One expression, whose time is bounded: of many wildcards only the last one tries again.
+
+    What stands between two of them is found where it comes first; any later place would leave less
+    for the rest. That holds among the `*` of one name, and among the `**` of a path.
+    """
+    parts = _split(pieces, (_FOLDERS, _ANYTHING))
+    joined = [_joined_stars(part) for part in parts]
+    return joined[0] + "".join(
+        _first(_SHORTEST[part[0]] + text[len(part[0]) :], number < len(parts) - 1)
+        for number, (part, text) in enumerate(zip(parts[1:], joined[1:], strict=True), 1)
+    )
+
+
+def _joined_stars(pieces: Sequence[str]) -> str:
+    parts = _split(pieces, (_STAR,))
+    out = ["".join(parts[0])]
+    for number, part in enumerate(parts[1:], 1):
+        is_followed = number < len(parts) - 1 and "/" not in part
+        out.append(
+            _first("".join([_SHORTEST[_STAR], *part[1:]]), True) if is_followed else "".join(part)
+        )
+    return "".join(out)
+
+
+def _split(pieces: Sequence[str], wild: Collection[str]) -> list[list[str]]:
+    """What stands before the first of `wild`, and then each of them with what follows it."""
+    parts: list[list[str]] = [[]]
+    for piece in pieces:
+        if piece in wild:
+            parts.append([])
+        parts[-1].append(piece)
+    return parts
+
+
+def _first(regex: str, alone: bool) -> str:
+    """Its first match and no other one (`(?>…)` of newer Pythons)."""
+    if not alone:
+        return regex
+    name = f"g{next(_numbers)}"
+    return f"(?=(?P<{name}>{regex}))(?P={name})"
 
 
 def _class(pattern: str, position: int) -> tuple[str, int]:

@@ -104,12 +104,10 @@ class Rules:
                 if own is None or own.negated or rule.order > own.order:
                     own, asked = rule, rule.negated
                 break
-        if git is None:
-            if place.read is None:
-                found = (path + "/" if is_folder else path) in self._by_git
-                git = BY_GIT if found else None
-            else:
-                git = _git_rule(place.read, name, is_folder)
+        if git is None and self._by_git and (path + "/" if is_folder else path) in self._by_git:
+            git = BY_GIT
+        if git is None and place.read:
+            git = _git_rule(place.read, name, is_folder)
         if own is None and git is None:
             return NOTHING
         return Verdict(git, own, asked)

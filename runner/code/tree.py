@@ -8,10 +8,11 @@ What hardly is code (`guard.py`) is refused by its name and size, before any con
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from runner import wire
@@ -50,7 +51,7 @@ def read_snapshot(
         found = walk(top, rules)
         guard.check(found.files, limit_bytes)
         rows = tuple(sorted([*found.rows, *_file_rows(top, found.files, cache)]))
-        said, diff = git.facts({row[0] for row in rows}.__contains__)
+        said, diff = git.facts(*_what_counts(rows, found.files))
     finally:
         git.stop()
     return Snapshot(
@@ -62,6 +63,31 @@ def read_snapshot(
         warnings=(*rules.warnings, *_no_files(found)),
         diff=diff,
     )
+
+
+def _what_counts(
+    rows: Sequence[Row], files: Sequence[File]
+) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
+    """Whether a path travels, or something below it; and whether its changes may be shown.
+
+    Not those of a file named like a secret that was only emptied: what it held would travel after
+    all.
+    """
+    paths = [row[0] for row in rows]
+    known = set(paths)
+    emptied = {
+        file.path
+        for file in files
+        if not file.stat.st_size and not file.is_asked_for and guard.secret_by_name(file.path)
+    }
+
+    def travels(path: str) -> bool:
+        if path in known:
+            return True
+        place = bisect.bisect_left(paths, path + "/")
+        return place < len(paths) and paths[place].startswith(path + "/")
+
+    return travels, lambda path: path in known and path not in emptied
 
 
 def read_content(root: Path, path: str, size: int, digest: str) -> Iterator[bytes]:

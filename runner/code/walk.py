@@ -76,7 +76,10 @@ def _walk(
 
     verdict: what holds for the folder; where it is left out, only what is brought back travels.
     """
+    is_left_out = verdict.cause is not None
     if folder.count("/") >= DEEPEST:
+        if is_left_out:
+            return False
         raise SpecError(
             f"{shown(folder[:100])}… goes on for more than {DEEPEST} folders", LEAVE_OUT
         )
@@ -84,6 +87,8 @@ def _walk(
         with os.scandir(os.path.join(root, folder)) as listing:
             entries = {entry.name: entry for entry in listing}
     except OSError as error:
+        if is_left_out:
+            return False  # nothing in it is known to be wanted
         raise unreadable(folder, error) from error
     place = rules.enter(above, folder, entries.keys())
     travels = False
@@ -99,7 +104,7 @@ def _walk(
         elif (cause := holds.cause) is not None:
             found.left_out.append((path, cause))
         else:
-            travels |= _take(found, path, entries[name], holds)
+            travels |= _take(root, found, path, entries[name], holds)
     return travels
 
 
@@ -120,14 +125,14 @@ def _take_folder(
     return False
 
 
-def _take(found: Found, path: str, entry: os.DirEntry[str], verdict: Verdict) -> bool:
+def _take(root: str, found: Found, path: str, entry: os.DirEntry[str], verdict: Verdict) -> bool:
     """Take in what is no folder; whether it travels."""
     try:
         state = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(state.st_mode):
             found.files.append(File(path, state, verdict.is_asked_for))
         elif stat.S_ISLNK(state.st_mode):
-            found.rows.append(_link_row(path, os.readlink(entry.path)))
+            found.rows.append(_link_row(root, path, os.readlink(entry.path)))
         else:
             found.left_out.append((path, NO_FILE))
             return False
@@ -136,9 +141,9 @@ def _take(found: Found, path: str, entry: os.DirEntry[str], verdict: Verdict) ->
     return True
 
 
-def _link_row(path: str, target: str) -> Row:
+def _link_row(root: str, path: str, target: str) -> Row:
     depth = path.count("/")
-    leaves = target.startswith("/")
+    leaves = target.startswith("/") or _leads_out(root, path, target)
     for part in target.split("/"):
         depth += -1 if part == ".." else 0 if part in ("", ".") else 1
         leaves = leaves or depth < 0
@@ -147,6 +152,15 @@ def _link_row(path: str, target: str) -> Row:
             f"{shown(path)} is a link that leaves the project (to {shown(target)})", LEAVE_OUT
         )
     return (path, "l", 0, 0, target)
+
+
+def _leads_out(root: str, path: str, target: str) -> bool:
+    """Whether a link leaves the root by way of other links, which its text alone does not show."""
+    if "/../" not in f"{target}/".lstrip("./"):
+        return False  # it only goes down once it has gone up
+    top = os.path.realpath(root)
+    end = os.path.realpath(os.path.join(root, path))
+    return end != top and not end.startswith(top.rstrip("/") + "/")
 
 
 def _is_never_sent(folder: str, name: str) -> bool:

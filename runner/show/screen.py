@@ -143,6 +143,7 @@ def _line(
 
 _SGR = re.compile(r"\x1b\[([0-9;:]*)m")
 _ERASE_LINE = re.compile(r"\x1b\[[0-2]?K")
+_DRAWS_NOTHING = re.compile(r"\x1b\[[0-9;:]*[mK]")
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-9;:]*)?\Z")
 _LONGEST = 64
 """Characters of an unfinished sequence that are waited for; no colour needs more."""
@@ -159,15 +160,25 @@ class TailFilter:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._held = ""
         self._coloured = False
+        self.is_inside_line = False
+        """Whether the cursor may be behind something shown."""
 
     def feed(self, data: bytes) -> str:
         """What may be shown so far."""
-        return self._pass(self._held + self._decoder.decode(data), final=False)
+        text = self._pass(self._held + self._decoder.decode(data), final=False)
+        self._look_at_end(text)
+        return text
 
     def finish(self) -> str:
         """The rest, and the end of any colour left on."""
         text = self._pass(self._held + self._decoder.decode(b"", True), final=True)
+        self._look_at_end(text)
         return text + "\x1b[0m" if self._coloured else text
+
+    def _look_at_end(self, text: str) -> None:
+        drawn = _DRAWS_NOTHING.sub("", text[-_LONGEST:])
+        if drawn:
+            self.is_inside_line = not drawn.endswith("\n")
 
     def _pass(self, text: str, *, final: bool) -> str:
         self._held = ""
@@ -204,11 +215,12 @@ class TailFilter:
 
 def _conceals(parameters: str) -> bool:
     """Whether a colour sequence hides the text after it (8), outside of a colour's own numbers."""
-    numbers = [part.split(":")[0].lstrip("0") for part in parameters.split(";")]
+    numbers = [part.lstrip("0") for part in parameters.split(";")]
     position = 0
     while position < len(numbers):
-        if numbers[position] == "8":
+        if numbers[position].split(":")[0] == "8":
             return True
+        # `38:5:N` has its numbers with it; nothing behind it is one of them
         if numbers[position] in ("38", "48", "58") and position + 1 < len(numbers):
             position += {"5": 2, "2": 4}.get(numbers[position + 1], 0)
         position += 1

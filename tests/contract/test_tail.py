@@ -293,6 +293,15 @@ def test_run_that_is_not_there(shared_worker: LocalWorker) -> None:
         shared_worker.tail("nope")
 
 
+def test_a_run_that_is_removed_while_it_is_followed(local_worker: LocalWorker) -> None:
+    run = local_worker.python("import time; print('here', flush=True); time.sleep(3)")
+    follower = Follower(local_worker, run)
+    wait_for(lambda: follower.data, 20, "its first line")
+    (local_worker.workspace / "runs" / run / "spec.json").unlink()
+    with pytest.raises(NotFound, match=f"no run {run} here"):
+        follower.end()
+
+
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bytes]:
     def act(*frames: Frame) -> bytes:
@@ -405,6 +414,29 @@ print("anew", flush=True)
     assert notes.count(text) == 1
     problem = "rank-0.log was cut short while it ran, from 1001 to 0 bytes; what was in it is lost"
     assert follower.last.status.log_problem == problem
+
+
+def test_a_log_that_was_cut_and_has_grown_again_goes_on_from_its_start(
+    shared_worker: LocalWorker,
+) -> None:
+    """Between two looks, so that its size alone does not tell."""
+    code = """
+import os, time
+log = os.environ["RUNNER_LOGS"] + "/rank-0.log"
+print("x" * 1000, flush=True)
+while not os.path.exists("go"): time.sleep(0.02)
+with open(log, "r+b", buffering=0) as own: own.write(b"anew\\n" * 1000)
+time.sleep(0.5)
+"""
+    run = shared_worker.python(code)
+    follower = Follower(shared_worker, run)
+    wait_for(lambda: len(follower.data) == 1001, 10, "its first line")
+    (shared_worker.workspace / "code" / run / "go").touch()
+    assert follower.end() == b"x" * 1000 + b"\n" + b"anew\n" * 1000
+    assert (
+        "rank-0.log was written anew, 5000 bytes by now; here it goes on from its start"
+        in shared_worker.report.notes
+    )
 
 
 def test_a_log_that_the_job_begins_anew_is_gone_on_with(shared_worker: LocalWorker) -> None:

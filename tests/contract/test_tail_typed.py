@@ -191,6 +191,10 @@ def test_a_place_beyond_the_end_is_said(shared_worker: LocalWorker) -> None:
     status, out, err = Tail(shared_worker, run, "--from", "5").end()
     assert (status, out) == (0, b"")
     assert err == "--from 5 is beyond the end of rank-0.log, which has 4 bytes\n"
+    last = str(2**63 - 1)
+    status, out, err = Tail(shared_worker, run, "--from", last).end()
+    assert (status, out) == (0, b"")
+    assert err == f"--from {last} is beyond the end of rank-0.log, which has 4 bytes\n"
 
 
 def test_a_place_that_is_not_reached_yet_is_waited_for(

@@ -160,6 +160,14 @@ def test_submodule_travels_with_its_files(root: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_a_folder_that_is_no_repository_after_all_obeys_the_one_around_it(root: Path) -> None:
+    put(root, ".gitignore", text="*.ckpt\n")
+    put(root, "in/.gitignore", text="*.log\n")
+    put(root, "in/.git", text="garbage")
+    put(root, "in/a.py", "in/x.ckpt", "in/y.log")
+    assert travel(root) == [".gitignore", "in/.gitignore", "in/a.py"]
+
+
 def test_project_that_an_outer_repository_ignores_is_read_by_its_own_rules(
     root: Path,
 ) -> None:
@@ -379,6 +387,76 @@ def test_the_diff_runs_nothing_that_is_configured(root: Path, tmp_path: Path) ->
     assert snapshot.diff is not None
     assert snapshot.diff.endswith(b"--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-1\n+2\n")
     assert not ran.exists()
+
+
+def test_no_filter_of_the_repository_is_run(root: Path, tmp_path: Path) -> None:
+    put(root, "a.txt", "b.dat", "c.own", text="1\n")
+    put(root, ".gitattributes", text="*.txt filter=mine\n*.dat filter=a.b\n*.own filter=user\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "1")
+    ran, own = tmp_path / "ran", tmp_path / "own"
+    git(root, "config", "filter.mine.clean", f"touch {ran}; cat")
+    git(root, "config", "filter.mine.required", "true")
+    git(root, "config", "filter.a.b.process", f"touch {ran}")
+    (tmp_path / ".gitconfig").write_text(f'[filter "user"]\nclean = "touch {own}; tr 2 1"\n')
+    put(root, "a.txt", "b.dat", "c.own", text="2\n")
+    snapshot = tree.read_snapshot(root)
+    assert not ran.exists()
+    assert own.exists()  # the user's own, as of git-lfs, means what it means to git
+    assert snapshot.diff is not None
+    assert snapshot.diff.count(b"\n-1\n+2\n") == 2
+
+
+def test_missing_objects_are_not_fetched(root: Path, tmp_path: Path) -> None:
+    """A partial clone lacks what the diff needs; its remote may be behind a passphrase."""
+    put(root, "a", text="1\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "1")
+    git(root, "config", "uploadpack.allowFilter", "true")
+    allow = ("-c", "protocol.file.allow=always")
+    clone = tmp_path / "clone"
+    git(root, *allow, "clone", "-qn", "--filter=blob:none", root.as_uri(), os.fspath(clone))
+    ran = tmp_path / "ran"
+    git(clone, "config", "remote.origin.url", "host.invalid:it")
+    git(clone, "config", "core.sshCommand", f"touch {ran}; false")
+    git(clone, "reset", "-q")
+    put(clone, "a", text="2\n")
+    snapshot = tree.read_snapshot(clone)
+    assert not ran.exists()
+    assert names(snapshot) == ["a"]
+    assert snapshot.diff is None
+    assert snapshot.code["edited"] == 1
+
+
+def test_edits_in_repositories_within_count(root: Path, tmp_path: Path) -> None:
+    lib = tmp_path / "lib"
+    put(lib, "b.py")
+    git(lib, "init", "-q")
+    git(lib, "add", ".")
+    git(lib, "commit", "-qm", "1")
+    git(root, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(lib), "lib")
+    git(root, "commit", "-qm", "1")
+    assert tree.read_snapshot(root).code["edited"] == 0
+    put(root, "lib/b.py", text="other")
+    assert tree.read_snapshot(root).code["edited"] == 1
+    put(root, "new/c.py", "empty/d.log")
+    put(root, ".runnerignore", text="*.log\n")
+    for name in ("new", "empty"):
+        git(root / name, "init", "-q")
+    code = tree.read_snapshot(root).code
+    assert (code["edited"], code["untracked"]) == (3, 2)  # lib, new, .runnerignore
+
+
+def test_the_diff_holds_no_secret_of_an_emptied_file(root: Path) -> None:
+    put(root, ".env", text="TOKEN=hidden\n")
+    put(root, "a.py", text="1\n")
+    git(root, "add", "-f", ".")
+    git(root, "commit", "-qm", "1")
+    put(root, ".env", text="")
+    snapshot = tree.read_snapshot(root)
+    assert names(snapshot) == [".env", "a.py"]
+    assert snapshot.diff == b""
+    assert snapshot.code["edited"] == 1
 
 
 def test_names_of_odd_bytes_are_ignored_like_others(root: Path) -> None:

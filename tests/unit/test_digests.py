@@ -99,14 +99,19 @@ def test_secret_that_was_sent_once_is_refused_when_it_is_no_longer_asked_for(roo
         tree.read_snapshot(root)
 
 
-@pytest.mark.parametrize("damage", ["cut", "byte", "version", "empty", "no-json", "folder", "fifo"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "byte", "version", "empty", "no-json", "folder", "fifo", "zero"]
+)
 def test_damaged_cache_is_not_used(root: Path, opened: list[str], damage: str) -> None:
     first, _ = read(root, opened)
     path = root / ".runner" / "digests"
     data = path.read_bytes()
-    if damage in ("folder", "fifo"):
+    if damage in ("folder", "fifo", "zero"):
         path.unlink()
-        path.mkdir() if damage == "folder" else os.mkfifo(path)
+        if damage == "zero":
+            path.symlink_to("/dev/zero")
+        else:
+            path.mkdir() if damage == "folder" else os.mkfifo(path)
     else:
         digit = data[-3:-2]
         path.write_bytes(

@@ -351,6 +351,24 @@ def test_a_jobs_bytes_are_filtered_on_a_real_terminal(terminal: tuple[TextIO, in
     assert shown == "\x1b[31mred\x1b[0m \\x1b]0;x\\x07日\r\n".encode()
 
 
+def test_what_follows_a_job_on_a_terminal_stands_on_a_line_of_its_own(
+    terminal: tuple[TextIO, int],
+) -> None:
+    stream, ours = terminal
+    write, finish = Output(out=stream, err=io.StringIO()).job_writer()
+    finish()
+    write(b"a\n\x1b[31m\x1b[0m")
+    finish()
+    write(b"b\x1b[31mc")
+    finish()
+    stream.write("$")
+    stream.flush()
+    shown = b""
+    while not shown.endswith(b"$"):
+        shown += os.read(ours, 1000)
+    assert shown == b"a\r\n\x1b[31m\x1b[0mb\x1b[31mc\x1b[0m\r\n$"
+
+
 def test_a_jobs_bytes_are_exact_in_a_pipe() -> None:
     raw = io.BytesIO()
     write, finish = Output(out=io.TextIOWrapper(raw), err=io.StringIO()).job_writer()

@@ -26,6 +26,9 @@ def matches(rule: str, path: str) -> bool:
         ("x/a**/b", ["x/a/b", "x/a/y/b"], ["x/b"]),
         ("a?**/b", ["ax/b"], ["a/b", "ax/y/b"]),
         ("*.py", [".py", "x/a.py"], ["a.pyc"]),
+        ("*a*b*c", ["abc", "aabbcc", "xaxbxc", "abcbc"], ["acb", "abcd"]),
+        ("/*a*b/c*d", ["ab/cd", "aab/ccdd"], ["a/b/cd", "ab/cdx"]),
+        ("**/a*b/**/c", ["ab/c", "ax/ab/c", "ab/x/a/c", "x/ab/y/c/c"], ["ax/c", "ab/c/d"]),
         ("[[:digit:]x]", ["1", "x"], ["d", ":"]),
         ("[!a]", ["b", "-"], ["a"]),
         ("[a\\-z]", ["a", "-", "z"], ["b", "\\"]),
@@ -43,6 +46,21 @@ def matches(rule: str, path: str) -> bool:
 def test_a_rule_matches(rule: str, yes: list[str], no: list[str]) -> None:
     assert [path for path in yes if not matches(rule, path)] == []
     assert [path for path in no if matches(rule, path)] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "no"),
+    [
+        ("*a*a*a*a*a*a*a*a*b", "a" * 100),
+        ("x/*?*?*?*?*?*?*?*?*?z", "x/" + "a" * 100),
+        ("**/a/**/a/**/a/**/a/**/a/**/b", "/".join("a" * 100)),
+        ("**/*a*a/**/*a*a/**/*a*a/**/*a*a/b", "/".join(["a" * 20] * 50)),
+    ],
+)
+def test_many_wildcards_do_not_take_for_ever(rule: str, no: str) -> None:
+    """With an expression that tries all ways this would not end within a day."""
+    assert not matches(rule, no)
+    assert matches(rule, no + "/b" if "**" in rule else no[:-1] + rule[-1])
 
 
 @pytest.mark.parametrize(

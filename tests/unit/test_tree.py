@@ -220,6 +220,17 @@ def test_links_inside_travel_as_links(root: Path) -> None:
     }
 
 
+def test_link_that_leaves_through_another_link_is_refused(root: Path) -> None:
+    put(root, "a/b")
+    (root / "here").symlink_to(".")
+    (root / "a" / "out").symlink_to("../here/../x")
+    with pytest.raises(SpecError, match=r"^a/out is a link that leaves the project \(to \.\./here"):
+        tree.read_snapshot(root)
+    (root / "a" / "out").unlink()
+    (root / "a" / "in").symlink_to("../here/a/../a/b")
+    assert ("a/in", "l", 0, 0, "../here/a/../a/b") in tree.read_snapshot(root).rows
+
+
 @pytest.mark.parametrize("target", ["/etc/hostname", "..", "../x", "a/../../x", "./.././y"])
 def test_link_that_leaves_is_refused_by_name(root: Path, target: str) -> None:
     put(root, "a/b")
@@ -290,6 +301,20 @@ def test_what_cannot_be_read_is_named(
         tree.read_snapshot(root)
     assert f"{locked.relative_to(root)} cannot be read: Permission denied" in caught.value.message
     assert "nothing was sent" in caught.value.advice[0]
+
+
+def test_what_is_left_out_need_not_be_readable(root: Path, request: pytest.FixtureRequest) -> None:
+    """Though something in it might be brought back: the advice to leave it out must help."""
+    for parent in (root, *root.parents[:3]):
+        if parent.stat().st_uid == os.geteuid():
+            parent.chmod(0o755)
+    put(root, "db/locked/x.md", "db/y.md", "db/z")
+    put(root, ".runnerignore", text="db/\n!*.md\n")
+    (root / "db/locked").chmod(0)
+    request.getfixturevalue("stranger")
+    snapshot = tree.read_snapshot(root, None, explain=True)
+    assert names(snapshot) == [".runnerignore", "db/y.md"]
+    assert LeftOut("db/locked/", ".runnerignore:1: db/") in snapshot.left_out
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "link"])

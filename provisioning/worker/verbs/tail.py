@@ -6,12 +6,11 @@ import os
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-import logcap
 import plain
 import view
 from paths import RunPaths
 
-from runner import states, wire
+from runner import states, sums, wire
 from verbs import Call, Refused, whole
 
 SOONEST_S, LATEST_S = 0.003, 0.025
@@ -20,6 +19,8 @@ tenth of the silence, so that a quiet log costs nothing that can be measured.
 """
 STATE_POLL_S = 0.25
 BLOCK = 64 * 1024
+REMEMBERED = 256
+"""Of what was sent last, so many bytes are looked at again before more is sent."""
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
@@ -30,8 +31,8 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     reached and the run's status. "cuts" in the request: EVENT {"cut": [from, to]} stands for bytes
     that its log limit took; without it they come as NUL bytes. EVENT {"problem": text} tells what
     became of the log; {"anew": [reached, size]} that it became shorter than what was given ("held"
-    in the request: up to there, by an earlier conversation), or that another file is the rank's log
-    now: what follows begins at byte 0.
+    in the request: up to there, by an earlier conversation), no longer holds it (where no log limit
+    takes bytes), or that another file is the rank's log now: what follows begins at byte 0.
     """
     paths = call.run(request.get("run"))
     rank = whole(request, "rank", 0)
@@ -49,6 +50,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     call.event(start=start, size=size, ranks=nproc)
     cuts = bool(request.get("cuts")) and bool(pair and pair[0].get("log_limit_bytes"))
     stream = _Stream(call, paths, rank, start, cuts)
+    stream.remembers = bool(pair and not pair[0].get("log_limit_bytes"))
     stream.held = min(start, whole(request, "held", 0))
     try:
         offset = stream.run(bool(request.get("follow", True)))
@@ -56,7 +58,9 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         stream.close()
     pair = view.read_pair(paths)
     status = None
-    if pair is not None:
+    if pair is None:
+        call.run(paths.id)  # which tells of one that was removed meanwhile
+    else:
         maker = view.View(call.workspace)
         status = maker.status(pair[0], pair[1], full=False).to_json()
     return {"offset": offset, "run": status}
@@ -69,7 +73,7 @@ def last_lines(path: str, size: int, count: int) -> int:
     with open(plain.open_file(path), "rb", buffering=0) as file:
         missing = count
         # a hole holds no lines, and may be larger than what is left
-        for begin, end in reversed(list(logcap.data_ranges(file.fileno(), 0, size))):
+        for begin, end in reversed(list(sums.data_ranges(file.fileno(), 0, size))):
             position = end
             while position > begin:
                 start = max(begin, position - BLOCK)
@@ -104,6 +108,9 @@ class _Stream:
         self._problem: Optional[str] = None
         self.held = 0
         """The client has what lies before, or the log was seen to reach there."""
+        self.remembers = False
+        """Whether nobody but the job takes bytes of the log, once written, away."""
+        self._last = b""
 
     def run(self, follow: bool) -> int:
         """Send all there is, and what comes until the run's end; the offset reached."""
@@ -143,6 +150,10 @@ class _Stream:
         if size < self._offset <= self.held:
             self._begin_anew(size)
         self.held = max(self.held, size)
+        if self._offset >= size:
+            return False  # the system does not look behind any place at all
+        if not self._is_as_sent(self._fd):
+            self._begin_anew(size)
         begin, block = _read(self._fd, self._offset, self._cuts)
         if begin > self._offset:
             self._call.event(cut=[self._offset, begin])
@@ -150,11 +161,19 @@ class _Stream:
         if block:
             self._call.data(wire.TAIL_HEAD.pack(self._offset) + block)
             self._offset += len(block)
+            if self.remembers:
+                self._last = (self._last + block[-REMEMBERED:])[-REMEMBERED:]
         return bool(block)
+
+    def _is_as_sent(self, fd: int) -> bool:
+        """Whether it still ends in what was sent last; else it was cut, and has grown again."""
+        last = self._last
+        return os.pread(fd, len(last), self._offset - len(last)) == last if last else True
 
     def _begin_anew(self, size: int) -> None:
         self._call.event(anew=[self._offset, size])
         self._offset = self.held = 0
+        self._last = b""
 
     def _find_new(self, pair: Optional[view.Pair]) -> bool:
         """Turn to the file that is the rank's log now, where that is another one."""
@@ -206,13 +225,13 @@ def _read(fd: int, offset: int, cuts: bool) -> Tuple[int, bytes]:
         begin, end = offset, offset + wire.CHUNK
         if cuts:
             size = os.fstat(fd).st_size
-            begin, end = next(logcap.data_ranges(fd, offset, size), (offset, end))
+            begin, end = next(sums.data_ranges(fd, offset, size), (offset, end))
         block = os.pread(fd, min(wire.CHUNK, end - begin), begin)
         if not cuts or not block:
             return begin, block
         # it may have been cut while it was read
         whole = (begin, begin + len(block))
-        if next(logcap.data_ranges(fd, *whole), whole) == whole:
+        if next(sums.data_ranges(fd, *whole), whole) == whole:
             return begin, block
 
 
