@@ -25,8 +25,10 @@ from runner.app.runs import (
 from runner.endpoint import Worker
 from runner.errors import (
     HostError,
+    NotFound,
     OutcomeUnknown,
     RunnerError,
+    SpecError,
     Unreachable,
     WorkerError,
 )
@@ -87,9 +89,10 @@ def cancel(ctx: Context, refs: Sequence[RunRef], order: Order | None = None) -> 
     A host that does not answer is reported with `error`: its runs were NOT stopped.
     """
     order = order or Order()
-    groups = by_host(ctx, refs)
-    wanted = {host.name: ids for host, ids in groups}
     order.wanted.update((ref.id, ref.host) for ref in refs)
+    _set_apart(ctx, order, refs)
+    groups = by_host(ctx, [ref for ref in refs if ref.id not in order.reports])
+    wanted = {host.name: ids for host, ids in groups}
 
     def on_done(
         host: Host, found: dict[str, CancelReport] | None, error: RunnerError | None
@@ -167,6 +170,20 @@ def cancel_all(
     return list(order.reports.values()), unseen
 
 
+def _set_apart(ctx: Context, order: Order, refs: Sequence[RunRef]) -> None:
+    """Report the runs whose host's file is wrong or gone: the others are stopped all the same."""
+    for name in dict.fromkeys(ref.host for ref in refs):
+        try:
+            ctx.host(name)
+        except (NotFound, SpecError) as error:
+            for run in (ref.id for ref in refs if ref.host == name):
+                report = _unreached(order, Host(name), run, error)
+                if isinstance(error, NotFound):
+                    text = f"{run}: it was on {name}, which is no host here now; NOT stopped"
+                    report = replace(report, error=text)
+                order.reports[run] = report
+
+
 def _stop_all(ctx: Context, host: Host, connect: Connect, order: Order) -> list[CancelReport]:
     """Stop this project's runs on a host; how many there are is said before."""
 
@@ -208,9 +225,11 @@ def _keep_trying(ctx: Context, order: Order, host: Host, attempt: Callable[[], T
 
 def _unreached(order: Order, host: Host, run: str, error: RunnerError | None) -> CancelReport:
     """What is said where nothing was stopped: the way out too, where the error leads to it."""
-    text = str(error)
-    if error is not None and text.endswith(":"):
-        text = " ".join([text, *error.advice])
+    text, advice = str(error), error.advice if error is not None else ()
+    if isinstance(error, SpecError):
+        text = text.removesuffix(":")
+    elif text.endswith(":"):
+        text, advice = " ".join([text, *advice]), ()
     unsure = isinstance(error, OutcomeUnknown)
     return CancelReport(
         run,
@@ -218,6 +237,7 @@ def _unreached(order: Order, host: Host, run: str, error: RunnerError | None) ->
         None,
         False,
         error=text,
+        advice=advice,
         contact=silent(host, error).state,
         status=error.status if error is not None else HostError.status,
         asked=unsure,

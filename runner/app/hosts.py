@@ -43,6 +43,8 @@ def add(
     path = ctx.project.root / "hosts" / f"{name}.toml"
     _check_name(name, path)
     given = None if fingerprint is None else read_fingerprint(fingerprint)
+    if jump == "":
+        raise SpecError("--jump is empty; write NAME, USER@NAME or ssh://USER@NAME:PORT")
     host = Host(name=name, ssh=target, jump=jump, source=path)
     try:
         keys = {} if target == "local" else _Keys(ctx, host, given, ask).collect()
@@ -64,16 +66,19 @@ def add(
 
 def remove(ctx: Context, name: str) -> None:
     """Removes the host's file and nothing else. Raises NotFound."""
-    host = inventory.find_host(ctx.hosts, name)
-    if host.source is None:
+    if name in ctx.broken:  # a file that is wrong is one to be removed as well
+        source: Path | None = ctx.project.root / "hosts" / f"{name}.toml"
+    else:
+        source = inventory.find_host(ctx.hosts, name).source
+    if source is None:
         raise NotFound(f"{name} is always there and has no file to remove")
     live = [
         record.id
         for record in ctx.store.records()
         if record.host == name and record.run.get("state") != states.ENDED
     ]
-    host.source.unlink()
-    ctx.report.note(f"removed hosts/{host.source.name}; the worker on {name} is untouched")
+    source.unlink()
+    ctx.report.note(f"removed hosts/{source.name}; the worker on {name} is untouched")
     if live:
         ctx.report.note(f"runs that were last seen alive there go on: {', '.join(live[:5])}")
 

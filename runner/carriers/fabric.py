@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
+
+import paramiko
 
 from runner.carriers.base import (
     ALIVE_COUNT,
@@ -17,7 +19,7 @@ from runner.carriers.base import (
     Input,
     OnLine,
 )
-from runner.carriers.fabric_link import WINDOW, Link, connect, translated
+from runner.carriers.fabric_link import WINDOW, Link, connect
 from runner.carriers.failures import program_failure
 from runner.carriers.quoting import login_shell_line
 from runner.carriers.session import Collector, completed, framed, new_mark
@@ -57,25 +59,26 @@ class FabricCarrier:
         self._lock = threading.Lock()
         self._closed = False
         self._channel = link.open_channel()
-        with translated(link.route, link.route.last):
-            self._channel.exec_command(login_shell_line(argv))
+        link.start(self._channel, login_shell_line(argv))
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def read(self, size: int) -> bytes:
         """1 to `size` bytes; b"" at the end, also once closed."""
         if not self._rest and not self._closed:
-            self._rest = memoryview(self._channel.recv(_TAKE_ALL))
+            with _as_os_error():  # what was read is told to the other end
+                self._rest = memoryview(self._channel.recv(_TAKE_ALL))
         piece, self._rest = self._rest[:size], self._rest[size:]
         return bytes(piece)
 
     def write(self, data: bytes) -> None:
         """Sends all of `data`. Raises OSError when the other end is gone."""
-        self._channel.sendall(data)
+        with _as_os_error():
+            self._channel.sendall(data)
 
     def close_write(self) -> None:
         """Tells the program that nothing more comes."""
-        with contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(OSError), _as_os_error():
             self._channel.shutdown_write()
 
     def close(self) -> None:
@@ -84,7 +87,8 @@ class FabricCarrier:
             if self._closed:
                 return
             self._closed = True
-        self._channel.close()
+        with contextlib.suppress(OSError), _as_os_error():
+            self._channel.close()
         self._link.close()
 
     def trouble(self) -> str:
@@ -103,7 +107,7 @@ class FabricCarrier:
         return program_failure(name, status, self.trouble()) if status else None
 
     def _listen(self) -> None:
-        with contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(OSError), _as_os_error():
             while piece := self._channel.recv_stderr(65536):
                 self._said += piece
                 del self._said[:-TROUBLE_BYTES]
@@ -129,8 +133,7 @@ class FabricSession:
         out, err = Collector(mark, on_line), Collector(mark, on_line)
         channel = self._link.open_channel()
         try:
-            with translated(self._link.route, self._link.route.last):
-                channel.exec_command(login_shell_line(framed(mark, argv)))
+            self._link.start(channel, login_shell_line(framed(mark, argv)))
             threads = [
                 _start(_drain, channel.recv, out),
                 _start(_drain, channel.recv_stderr, err),
@@ -141,7 +144,8 @@ class FabricSession:
                 thread.join(1.0)
             status = channel.recv_exit_status()
         finally:
-            channel.close()
+            with contextlib.suppress(OSError), _as_os_error():
+                channel.close()
         return completed(name, status, out, err)
 
     def close(self) -> None:
@@ -174,6 +178,15 @@ class FabricSession:
                 raise Unreachable(f"{name}: no answer for {ALIVE_INTERVAL_S * ALIVE_COUNT} s")
 
 
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Paramiko says in three ways that the connection has ended; whoever has a stream knows one."""
+    try:
+        yield
+    except (EOFError, paramiko.SSHException) as error:
+        raise ConnectionError(str(error) or "the connection was lost") from error
+
+
 def _answers(transport: Any, limit_s: float) -> bool:
     """Whether the server answers a request; any answer will do."""
     asked = threading.Thread(
@@ -191,13 +204,13 @@ def _start(target: Any, *arguments: object) -> threading.Thread:
 
 
 def _drain(receive: Any, into: Collector) -> None:
-    with contextlib.suppress(OSError, EOFError):
+    with contextlib.suppress(OSError), _as_os_error():
         while piece := receive(_TAKE_ALL):
             into.feed(piece)
 
 
 def _feed(channel: Any, input: Input) -> None:
-    with contextlib.suppress(OSError, EOFError):
+    with contextlib.suppress(OSError), _as_os_error():
         for piece in [input] if isinstance(input, bytes) else input or ():
             channel.sendall(piece)
         channel.shutdown_write()

@@ -14,7 +14,7 @@ from runner.errors import HostError, ProvisionError, SpecError
 from runner.usage import Commands, output_options
 
 if TYPE_CHECKING:
-    from runner.app.results import WorkerVersion
+    from runner.app.reports import WorkerVersion
 
 
 @click.command()

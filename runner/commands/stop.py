@@ -12,7 +12,8 @@ from runner.errors import Conflict, HostError, ProvisionError, SpecError
 from runner.usage import output_options
 
 if TYPE_CHECKING:
-    from runner.app.results import CancelReport, Contact
+    from runner.app.reports import CancelReport
+    from runner.app.results import Contact
 
 
 @click.command()
@@ -57,7 +58,7 @@ def cancel(
         raise
     out.cancelled(reports, whole=True)
     for contact in unseen:
-        text = contact.error or f"{contact.host}: no answer"
+        text = (contact.error or f"{contact.host}: no answer").removesuffix(":")
         out.warn("\n".join([f"{text}; what runs there was NOT stopped", *_keep(contact, until_s)]))
     if any(contact.state == "unreachable" for contact in unseen):
         return HostError.status

@@ -44,7 +44,7 @@ def missed_lines(reports: Sequence[CancelReport], *, whole: bool = False) -> lis
             if rows[0].retry:
                 lines += [f"{text}; to keep trying:", f"{command} --until {KEEP_TRYING}"]
             else:
-                lines += [text]
+                lines += [text, *(f"  {line}" for line in rows[0].advice)]
     return lines
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from runner.app import cancel as cancel_use
 from runner.app import retrying, runs
-from runner.app.results import CancelReport
+from runner.app.reports import CancelReport
 from runner.cli import main
 from tests.helpers.link import Link, make_link
 from tests.helpers.local_worker import LocalWorker
@@ -242,6 +242,35 @@ def test_all_names_what_could_not_be_stopped(
     assert "cmd-lost1 was NOT stopped" in shown.err
     assert run in shown.out and far in shown.out
     assert {local_worker.state(each)["outcome"] for each in (run, far)} == {"cancelled"}
+
+
+def test_a_host_file_that_is_wrong_or_gone_keeps_no_other_run_going(
+    local_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    run = local_worker.python(SLEEP)
+    local_worker.until(run, "running")
+    local_worker.status(run)
+    record = local_worker.project / f".runner/runs/{run}.json"
+    body = json.loads(record.read_bytes())
+    for name in ("bad", "gone"):
+        lost = {**body, "host": name, "run": {**body["run"], "id": f"cmd-{name}"}}
+        (record.parent / f"cmd-{name}.json").write_text(json.dumps(lost))
+    local_worker.file("hosts/bad.toml", "ssh = 3\nfoo = 1\n")
+    monkeypatch.chdir(local_worker.project)
+    assert main(["cancel", "cmd-bad", "cmd-gone", run, "--now"]) == 6
+    shown = capsys.readouterr()
+    assert shown.out.split()[0] == run
+    assert shown.err.splitlines() == [
+        "hosts/bad.toml; cmd-bad was NOT stopped",
+        "  ssh is 3; it must be a text",
+        "  foo is not known here",
+        "cmd-gone: it was on gone, which is no host here now; NOT stopped",
+        "  all of them: runner host list",
+    ]
+    assert local_worker.state(run)["outcome"] == "cancelled"
+    assert main(["cancel", "--all"]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("hosts/bad.toml; what runs there was NOT stopped\n  ssh is 3;")
 
 
 def test_all_that_was_cancelled_stays_so_after_a_restart(local_worker: LocalWorker) -> None:

@@ -209,6 +209,14 @@ def test_bad_targets_are_refused(me: Operator, ctx: Context, target: str) -> Non
     assert written(me) == []
 
 
+def test_a_jump_that_is_an_unset_variable_of_a_script_is_refused(
+    me: Operator, ctx: Context
+) -> None:
+    with pytest.raises(SpecError, match="--jump is empty"):
+        hosts.add(ctx, "a", "rig-plain", "", None, None)
+    assert written(me) == []
+
+
 def test_without_an_ssh_client_it_says_so(
     me: Operator, ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +234,12 @@ def test_removing_takes_the_file_and_nothing_else(me: Operator, ctx: Context, he
     for name in ("a", "local"):
         with pytest.raises(NotFound):
             hosts.remove(open_context(heard, me.project), name)
+
+
+def test_a_file_that_is_wrong_can_be_removed(me: Operator, heard: Heard) -> None:
+    (me.project / "hosts/bad.toml").write_text("ssh = 3\nfoo = 1\n")
+    hosts.remove(open_context(heard, me.project), "bad")
+    assert written(me) == []
 
 
 def test_text_is_quoted_for_toml() -> None:

@@ -174,6 +174,100 @@ def test_connections_that_break_print_nothing(
     assert capfd.readouterr() == ("", "")
 
 
+class Cut:
+    """A port that passes so many bytes of the host's on; then nothing more, or an end."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self.left = 1 << 30
+        self.ends = False
+        self._kept: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for each in (self._listener, *self._kept):
+            each.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._kept += [near, far]
+                threading.Thread(target=self._pass, args=(near, far, False), daemon=True).start()
+                threading.Thread(target=self._pass, args=(far, near, True), daemon=True).start()
+
+    def _pass(self, source: socket.socket, to: socket.socket, counted: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if counted:
+                    data = data[: self.left]
+                    self.left -= len(data)
+                to.sendall(data)
+                if counted and not self.left and self.ends:
+                    to.shutdown(socket.SHUT_RDWR)
+            to.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def cut(me: Operator, sshd: RigHost) -> Iterator[Cut]:
+    me.ssh_config.write_text("Host *\n ConnectTimeout 2\n" + me.ssh_config.read_text())
+    port = Cut(sshd.spec.port)
+    yield port
+    port.close()
+
+
+def behind(cut: Cut, sshd: RigHost) -> Host:
+    target = f"ssh://{sshd.user}@127.0.0.1:{cut.port}"
+    return Host("h", ssh=target, host_key=sshd.host_key, transport="fabric")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("count", [0, 41, 500, 1500, 1700, 1900])
+def test_a_login_cut_at_any_moment_is_no_refused_key(
+    cut: Cut, sshd: RigHost, count: int, ends: bool
+) -> None:
+    cut.left, cut.ends = count, ends
+    began = time.monotonic()
+    with pytest.raises(Unreachable) as caught:
+        open_carrier(behind(cut, sshd), ["true"])
+    assert time.monotonic() - began < 15
+    assert "key" not in str(caught.value) and not caught.value.advice
+
+
+def test_a_host_that_falls_silent_before_a_command_begins_is_given_up(
+    cut: Cut, sshd: RigHost
+) -> None:
+    link = connect(read_route(behind(cut, sshd)))
+    try:
+        channel = link.open_channel()
+        cut.left = 0
+        with pytest.raises(Unreachable, match="no answer for 2 s"):
+            link.start(channel, "true")
+    finally:
+        link.close()
+
+
+def test_a_stream_whose_connection_ended_says_so_as_every_stream_does(
+    me: Operator, sshd: RigHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paramiko raises EOFError where its socket takes nothing more and it has not heard yet."""
+    carrier = open_carrier(Host("h", ssh="rig-plain", transport="fabric"), ["cat"])
+    assert isinstance(carrier, FabricCarrier)
+
+    def ended(*_: object) -> None:
+        raise EOFError
+
+    monkeypatch.setattr(carrier._link.transport.packetizer, "write_all", ended)
+    with pytest.raises(OSError, match="the connection was lost"):
+        carrier.write(b"x")
+    carrier.close_write()
+    carrier.close()
+
+
 # what a connection is set to
 
 

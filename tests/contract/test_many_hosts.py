@@ -258,6 +258,25 @@ def test_ps_that_is_interrupted_leaves_no_process(
     wait_for(lambda: left_of(few) == [], 2, "the end of all it had started")
 
 
+@pytest.mark.parametrize("words", [["--timeout", "2s"], []])
+def test_a_wait_that_ends_early_leaves_no_process(
+    local_worker: LocalWorker, few: ManyHosts, words: list[str]
+) -> None:
+    for name in ("h01", "h02"):
+        few.put_run(name, f"cmd-{name}")
+    assert run(local_worker, "ps").returncode == 0
+    few.mute("h01")
+    few.mute("h02")
+    process = begin(local_worker, "wait", "cmd-h01", "cmd-h02", *words)
+    asking = lambda: sum("sleep" in words for words in left_of(few)) == 2  # noqa: E731
+    wait_for(asking, 30, "both asked")
+    if not words:
+        process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=20)[1]
+    assert process.returncode == (7 if words else 130), said
+    wait_for(lambda: left_of(few) == [], 2, "the end of all it had started")
+
+
 def test_cancel_all_stops_what_answers_at_once_and_waits_for_the_silent(
     local_worker: LocalWorker, few: ManyHosts
 ) -> None:
@@ -294,6 +313,19 @@ def test_cancel_all_that_is_interrupted_says_which_hosts_it_did_not_reach(
     said = process.communicate(timeout=20)[1]
     assert process.returncode == 130
     assert said == "h04: interrupted; what runs there was NOT stopped\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_is_told_to_end_leaves_nobody_behind(
+    local_worker: LocalWorker, few: ManyHosts, number: signal.Signals
+) -> None:
+    few.mute("h02")
+    process = begin(local_worker, "ps", "host=h02")
+    wait_for(lambda: len(left_of(few)) == 2, 30, "a client and its way to a silent host")
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    assert process.returncode == -number
+    wait_for(lambda: left_of(few) == [], 5, "the end of both")
 
 
 def test_fifty_hosts_fit(local_worker: LocalWorker) -> None:

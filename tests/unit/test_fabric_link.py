@@ -68,7 +68,7 @@ def test_every_exception_class_has_its_error(kind: type[Exception]) -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
-        (paramiko.SSHException("No existing session"), AuthRefused, "key refused for drl"),
+        (paramiko.SSHException("No existing session"), Unreachable, "no answer for 20 s"),
         (paramiko.SSHException("Error reading SSH protocol banner"), Dropped, "lost"),
         (paramiko.SSHException("Timeout opening channel."), Unreachable, "no answer for 20 s"),
         (paramiko.ssh_exception.IncompatiblePeer("Incompatible ssh peer (no acceptable host key)"),
@@ -79,11 +79,39 @@ def test_every_exception_class_has_its_error(kind: type[Exception]) -> None:
         (ConnectionRefusedError(111, "refused"), Refused, "refused the connection"),
         (OSError(113, "No route to host"), Unreachable, "lost"),
         (EOFError(), Unreachable, "lost"),
+        (paramiko.AuthenticationException("Authentication timeout."), Unreachable, "no answer for"),
     ],
 )  # fmt: skip
 def test_what_only_words_tell_apart(error: Exception, kind: type[RunnerError], words: str) -> None:
     ours = translate(error, ROUTE, HOP)
     assert type(ours) is kind and words in ours.message
+
+
+REFUSAL = paramiko.AuthenticationException("Authentication failed.")
+CUT = paramiko.AuthenticationException("Authentication failed: transport shut down or saw EOF")
+OVER = paramiko.SSHException("No existing session")
+
+
+@pytest.mark.parametrize(
+    ("results", "kind"),
+    [
+        ([REFUSAL], AuthRefused),
+        ([REFUSAL, REFUSAL, CUT, OVER, OVER], AuthRefused),  # the server had enough of them
+        ([CUT], Unreachable),
+        ([CUT, OVER, OVER], Unreachable),
+        ([EOFError()], Unreachable),
+        ([ConnectionResetError(104, "reset")], Unreachable),
+    ],
+)
+def test_a_login_that_the_link_cut_is_no_refused_key(
+    results: list[Exception], kind: type[RunnerError]
+) -> None:
+    told = paramiko.auth_strategy.AuthResult(None)
+    told += [paramiko.auth_strategy.SourceResult(None, result) for result in results]
+    error = paramiko.auth_strategy.AuthFailure(told)
+    assert type(translate(error, ROUTE, HOP, ["id_ed25519"])) is kind
+    many_keys = translate(OVER, ROUTE, HOP, ["id_ed25519"])
+    assert isinstance(many_keys, AuthRefused)
 
 
 def test_our_own_errors_and_bugs_pass_through() -> None:

@@ -42,6 +42,23 @@ def test_a_long_runtime_folder_is_not_used(
     assert len(str(private.socket_path("a"))) < 100
 
 
+@pytest.mark.parametrize("name", ["a b", "a%h", 'a"b', "a'b", "a$b", "é"])
+def test_a_runtime_folder_that_ssh_would_read_otherwise_is_not_used(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (short_path / name).mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path / name))
+    assert private.private_folder() == Path(f"/tmp/runner-{os.getuid()}")
+
+
+def test_a_runtime_folder_where_nothing_can_be_made_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: True)  # as root is told also of /proc
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc")
+    assert private.private_folder() == Path(f"/tmp/runner-{os.getuid()}")
+
+
 def test_what_lies_in_its_place_is_refused(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
