@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PACKAGE = Path(__file__).parent
-_SHARED = ("__init__.py", "states.py", "wire.py")
+_SHARED = ("__init__.py", "states.py", "sums.py", "wire.py")
 """Modules of `runner` that the worker shares."""
 _NOT_CONTENT = ("__pycache__", ".pyc", ".pyo", "~", ".orig", ".swp")
 

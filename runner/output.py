@@ -459,7 +459,7 @@ class Output:
 
         def finish() -> None:
             with _writing():
-                self._out.write(passed.finish())
+                self._out.write(passed.finish() + "\n" * passed.is_inside_line)
                 self._out.flush()
 
         return write, finish

@@ -189,9 +189,9 @@ class Attempt:
         for text in ranklogs.set_aside(self.paths, self.nproc):
             self._say(text)
         checkpoints.remove_leftovers(self.paths.checkpoints)
-        rows = snapshot.read_tree(self.workspace, self.spec["snapshot"])
+        rows = snapshot.read_tree(self.workspace, self.spec["snapshot"], checked=True)
         if rows is None:
-            return "its snapshot is gone from the worker"
+            return "the list of its snapshot is damaged or gone; submit the same code once more"
         if snapshot.differences(rows, self.paths.code):
             # a job may replace files of its own copy; the next attempt gets the snapshot again
             try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from typing import Iterator, Optional, Tuple
+from typing import Optional, Tuple
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _BLOCK = 4096
@@ -44,23 +44,6 @@ def cut(fd: int, limit_bytes: int) -> Optional[Tuple[int, int]]:
     # it ends where the hole begins: what a reader finds between two ends is all text
     os.pwrite(fd, line, start)
     return start, end
-
-
-def data_ranges(fd: int, begin: int, end: int) -> Iterator[Tuple[int, int]]:
-    """(from, to) of each stretch of a file that is no hole, in order."""
-    position = begin
-    while position < end:
-        try:
-            start = os.lseek(fd, position, os.SEEK_DATA)
-            stop = os.lseek(fd, start, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                yield position, end  # this file system cannot say
-            return  # ENXIO: nothing but a hole up to the end
-        if start >= end:
-            return
-        yield start, min(stop, end)
-        position = stop
 
 
 def _punch(fd: int, start: int, length: int) -> None:

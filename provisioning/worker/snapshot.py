@@ -45,6 +45,22 @@ class BadTree(Exception):
     """A list of files that cannot be a snapshot; the text says why."""
 
 
+class BadContents(OSError):
+    """Contents here were not what their digests say, or gone. They are not here any more."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        """paths: of files of the snapshot that have one of them."""
+        super().__init__(paths)
+        self.paths = paths
+
+    def __str__(self) -> str:
+        more = " and %d more" % (len(self.paths) - 1) if self.paths[1:] else ""
+        return (
+            "what this host keeps of %s%s was damaged or gone; "
+            "submit the same code once more, and it travels anew" % (self.paths[0], more)
+        )
+
+
 def check_rows(rows: Any) -> List[Row]:
     """The rows of a tree, each checked. Raises BadTree."""
     if not isinstance(rows, list):
@@ -86,12 +102,12 @@ class Want(NamedTuple):
     files: int
 
 
-def room_for(workspace: Workspace, rows: Sequence[Row], copied: bool) -> Want:
-    """What a run takes of the disk before it starts: contents that are not here yet, their list,
+def room_for(rows: Sequence[Row], missing: Iterable[str], copied: bool) -> Want:
+    """What a run takes of the disk before it starts: contents that are `missing` yet, their list,
     its records, and, where `copied`, its own copy of the code."""
     size = files = 0
     sizes = {row[4]: row[3] for row in rows if row[1] == "f"}
-    for digest in needed(workspace, rows):
+    for digest in missing:
         size += _on_disk(sizes[digest])
         files += 1
     size += _on_disk(sum(2 * len(row[0]) + ROW_BYTES for row in rows)) + RECORD_BLOCKS * DISK_BLOCK
@@ -294,14 +310,26 @@ def has_tree(workspace: Workspace, digest: str) -> bool:
     return os.path.exists(workspace.tree(digest))
 
 
-def read_tree(workspace: Workspace, digest: str) -> Optional[List[Row]]:
-    """A snapshot's list, or None when it is not here."""
+def read_tree(workspace: Workspace, digest: str, checked: bool = False) -> Optional[List[Row]]:
+    """A snapshot's list, or None when it is not here.
+
+    checked: None also where it is not the one its digest names any more.
+    """
     body = records.read(workspace.tree(digest))
-    return body["rows"] if body else None
+    rows: Optional[List[Row]] = body.get("rows") if body else None
+    if rows is None or not checked:
+        return rows
+    try:
+        return rows if wire.tree_digest(rows) == digest else None  # type: ignore[arg-type]
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
 
 
 def lay_out(workspace: Workspace, rows: Iterable[Row], target: str) -> None:
-    """Make a run's own copy of a snapshot: files read-only, folders writable."""
+    """Make a run's own copy of a snapshot: files read-only, folders writable.
+
+    Contents that are copied byte by byte are checked on the way. Raises BadContents.
+    """
     rows = list(rows)
     temporary = "%s/.tmp-%s-%d" % (os.path.dirname(target), os.path.basename(target), os.getpid())
     shutil.rmtree(temporary, ignore_errors=True)
@@ -317,7 +345,8 @@ def lay_out(workspace: Workspace, rows: Iterable[Row], target: str) -> None:
             elif kind == "l":
                 os.symlink(what, place)
             else:
-                copier.put(what, place, mode)
+                copier.put(what, place, mode, path)
+        copier.check()
         os.rename(temporary, target)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -387,21 +416,42 @@ def file_digest(
 
 
 class _Copier:
-    """Puts contents of a snapshot in their places."""
+    """Puts contents of a snapshot in their places; those that are damaged it removes."""
 
-    def __init__(self, workspace: Workspace, rows: Iterable[Row]) -> None:
+    def __init__(self, workspace: Workspace, rows: Iterable[Row], *, is_sure: bool = False) -> None:
+        """is_sure: also what is put in place without being read is checked."""
         self._workspace = workspace
         self._links = sum(row[3] for row in rows if row[1] == "f") > COPY_LIMIT_BYTES
         self._clones = True
+        self._is_sure = is_sure
+        self._bad: List[str] = []
 
-    def put(self, digest: str, place: str, mode: int) -> None:
+    def put(self, digest: str, place: str, mode: int, path: str) -> None:
         """A file that nobody writes to: a second name of a large snapshot's, else a copy."""
         blob = self._workspace.blob(digest)
+        try:
+            if (self._is_sure and file_digest(blob) != digest) or not self._put(
+                digest, blob, place, mode
+            ):
+                os.unlink(blob)
+                self._bad.append(path)
+        except FileNotFoundError:
+            if os.path.exists(blob):
+                raise
+            self._bad.append(path)
+
+    def check(self) -> None:
+        """Raises BadContents when not all could be put in place."""
+        if self._bad:
+            raise BadContents(self._bad)
+
+    def _put(self, digest: str, blob: str, place: str, mode: int) -> bool:
+        """Whether what was read on the way is what the digest says."""
         # modes belong to the inode, so a script needs one of its own
         if self._links and not mode & 0o100:
             try:
                 os.link(blob, place)
-                return
+                return True
             except OSError as error:
                 if error.errno not in _NO_LINK:
                     raise
@@ -409,14 +459,19 @@ class _Copier:
         try:
             out = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
+                is_good = True
                 if not self._cloned(source, out):
+                    copied = hashlib.sha256()
                     while block := os.read(source, BLOCK):
+                        copied.update(block)
                         _write_all(out, block)
+                    is_good = copied.hexdigest() == digest
                 os.fchmod(out, 0o555 if mode & 0o100 else 0o444)
             finally:
                 os.close(out)
         finally:
             os.close(source)
+        return is_good
 
     def _cloned(self, source: int, out: int) -> bool:
         """Whether the file system made a copy that shares the blocks; one that cannot never can."""
@@ -467,9 +522,13 @@ def _stays_inside(path: str, target: Any) -> bool:
 
 
 def restore(workspace: Workspace, rows: Iterable[Row], folder: str) -> None:
-    """Put back what a run's copy lacks or has changed; files of the job's own stay."""
+    """Put back what a run's copy lacks or has changed; files of the job's own stay.
+
+    Raises BadContents where the snapshot's own contents are not what they were.
+    """
     rows = list(rows)
-    copier = _Copier(workspace, rows)
+    # a second name of a content may be what the job wrote to
+    copier = _Copier(workspace, rows, is_sure=True)
     wrong = set(differences(rows, folder))
     for path, kind, mode, _size, what in rows:
         if path not in wrong:
@@ -491,4 +550,5 @@ def restore(workspace: Workspace, rows: Iterable[Row], folder: str) -> None:
         elif kind == "l":
             os.symlink(what, place)
         else:
-            copier.put(what, place, mode)
+            copier.put(what, place, mode, path)
+    copier.check()

@@ -182,7 +182,8 @@ def seen(
 def remembered(ctx: Context, status: RunStatus, contact: Contact) -> RunOnHost:
     """A run as its host just told, kept for when that does not answer."""
     if not is_elsewhere(ctx, status.id, contact):
-        ctx.store.put(contact.host, status.to_json(), contact.at or time.time())
+        with contextlib.suppress(SpecError):  # a disk that is full stops no command
+            ctx.store.put(contact.host, status.to_json(), contact.at or time.time())
     return RunOnHost(status, contact, is_pulled(ctx, status.id, status.state, status.attempt))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from runner.app.asked import Asked, check_snapshot, code_text, is_after_elsewhere, resolve_request
@@ -28,7 +29,11 @@ def dry_run(
         if known is not None and known.host != asked.host.name:
             raise is_after_elsewhere(known.id, known.host, asked.host)
     limit = ctx.project.code_limit_bytes
-    snapshot = tree.read_snapshot(ctx.project.root, limit_bytes=limit, explain=True)
+    root = ctx.project.root
+    cache: Path | None = Path(tree.CACHE)
+    if not (root / tree.CACHE).parent.is_dir():
+        cache = None  # this makes nothing, not even a folder for it
+    snapshot = tree.read_snapshot(root, cache, limit_bytes=limit, explain=True)
     check_snapshot(ctx, request, asked.plan, snapshot)
     return _report(ctx, asked, snapshot)
 

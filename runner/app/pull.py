@@ -99,6 +99,7 @@ def pull_round(
     verified whole by a later round.
     """
     try:
+        top.mkdir(mode=0o755, parents=True, exist_ok=True)  # with --watch it may be gone by now
         with Places(top) as places:
             return _Pull(ctx, worker, ref, wish, places).run(window)
     except OSError as error:
@@ -162,6 +163,7 @@ class _Pull:
         if not chosen and self._wish.what and run.status.state == states.ENDED:
             raise NotFound(
                 f"{self._ref.id} ended without {' or '.join(self._wish.what)}",
+                *self._why_no_best(),
                 "what there is: runner pull " + self._ref.id,
             )
         report = PullReport(
@@ -287,6 +289,12 @@ class _Pull:
                 folder = folder.rpartition("/")[0]
         return len(going)
 
+    def _why_no_best(self) -> list[str]:
+        if "best" not in self._wish.what:
+            return []
+        has_metric = _table(self._listing, "spec", self._ref.host).get("metric")
+        return [] if has_metric else ["its job names no metric, by which one would be best"]
+
     def _save(self, attempt: int | None, is_whole: bool) -> None:
         if self._wish.what:
             self._book.save()
@@ -343,7 +351,8 @@ class _Book:
         whole = ctx.store.pulled(run)
         self._facts = {"complete": whole.get("complete", False), "attempt": whole.get("attempt")}
         found = whole.get("places")
-        rows = found.get(str(places.top)) if isinstance(found, dict) else None
+        self._place = _place_name(ctx.project.root, places.top)
+        rows = found.get(self._place) if isinstance(found, dict) else None
         self._rows: dict[str, Any] = rows if isinstance(rows, dict) else {}
         self._before = (dict(self._facts), dict(self._rows))
         self.known: dict[str, Known] = {
@@ -367,7 +376,7 @@ class _Book:
         }
         now = dict(facts) if facts is not None else self._facts
         if (now, rows) != self._before:
-            self._ctx.store.put_pulled(self._run, str(self._places.top), rows, now)
+            self._ctx.store.put_pulled(self._run, self._place, rows, now)
 
     def _recall(self) -> None:
         look = self._places.look
@@ -384,6 +393,11 @@ class _Book:
             self.known[name] = Known(here.size, -1, "", here.mtime_ns)
             if (here.size, here.mtime_ns) != last:
                 self.doubtful.add(name)
+
+
+def _place_name(root: Path, top: Path) -> str:
+    """What records call a folder: within the project its path there, since that may be moved."""
+    return str(top.relative_to(root) if top.is_relative_to(root) else top)
 
 
 class _Progress:

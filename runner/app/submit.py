@@ -332,7 +332,7 @@ def _send(ctx: Context, worker: Worker, code: _Code, order: _Order, held: Held) 
         order.accepted[str(accepted.run["id"])] = accepted
         ctx.report.step(f"{order.id}  {len(order.accepted)} of {len(order.specs)} runs")
     if len(order.specs) == 1:
-        ctx.store.put(worker.host.name, accepted.run, time.time())
+        _remember(ctx, worker, accepted.run)
 
 
 def _tell(ctx: Context, worker: Worker, code: _Code, order: _Order) -> None:
@@ -350,6 +350,14 @@ def _tell(ctx: Context, worker: Worker, code: _Code, order: _Order) -> None:
     ctx.report.note(f"queue  {queue_text(status, host, first.gpus)}")
 
 
+def _remember(ctx: Context, worker: Worker, run: Mapping[str, Any]) -> None:
+    """Keep it in our records; where that fails it is made all the same, and its host knows it."""
+    try:
+        ctx.store.put(worker.host.name, run, time.time())
+    except SpecError as error:
+        ctx.report.warn(f"{run['id']} is made, but not in our records: {error.message}")
+
+
 def _look_again(ctx: Context, worker: Worker, order: _Order) -> list[RunStatus]:
     """The runs of a sweep now that all are there; as they were answered where that fails."""
     try:
@@ -359,7 +367,7 @@ def _look_again(ctx: Context, worker: Worker, order: _Order) -> list[RunStatus]:
         # all were accepted: what cannot be told now does not undo that
         found = [accepted.run for accepted in order.accepted.values()]
         for run in found:
-            ctx.store.put(worker.host.name, run, time.time())
+            _remember(ctx, worker, run)
         return [read_status(dict(run), worker.host.name) for run in found]
 
 

@@ -14,6 +14,8 @@ FAR_S = 0.02
 MOST_LANES = 4
 PIECE_BYTES = 8 << 20
 """What one connection fetches of a file at a time, at least."""
+MOST_PIECES = 1000
+"""Of one file, which may be a terabyte of nothing."""
 MOST_FILES = 500
 """At a time."""
 
@@ -83,7 +85,7 @@ def cut(wanted: Sequence[Fetch], lanes: int) -> Cut:
 
 
 def _pieces(begin: int, end: int, lanes: int) -> list[tuple[int, int]]:
-    count = max(1, (end - begin) // PIECE_BYTES) if lanes > 1 else 1
+    count = min(MOST_PIECES, max(1, (end - begin) // PIECE_BYTES)) if lanes > 1 else 1
     length = -(-(end - begin) // count)
     return [(at, min(end, at + length)) for at in range(begin, end, length)]
 

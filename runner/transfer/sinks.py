@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-from typing import Any, Protocol
+from typing import Protocol
 
 from runner.manifest import Fetch, Known, RemoteFile, merged
+from runner.sums import Sum, data_ranges
 from runner.transfer import parts
 from runner.transfer.places import Places, write_all
 from runner.wire import CHUNK
 
 SMALL = CHUNK
 """Up to this size a file is kept in memory until it is whole, and written at once."""
-_ZEROS = memoryview(bytes(CHUNK))
 
 
 class Damaged(Exception):
-    """The bytes here have another sha256 than those of the worker; nothing of them is left."""
+    """The bytes here have another sum than those of the worker; nothing of them is left."""
 
 
 class Replaced(Exception):
@@ -35,7 +34,7 @@ class Sink(Protocol):
         """Zeros that take no room there, nor here."""
 
     def finish(self, digest: bytes) -> Known:
-        """Everything came, and this is its sha256. Raises Damaged."""
+        """Everything came, and this is its sum. Raises Damaged."""
 
     def cancel(self) -> None:
         """Nothing of what came is any good: it goes, and a log is as it was."""
@@ -68,7 +67,8 @@ class Small:
         self._data += bytes(count)
 
     def finish(self, digest: bytes) -> Known:
-        found = hashlib.sha256(self._data)
+        found = Sum()
+        found.update(self._data)
         if found.digest() != digest or len(self._data) != self._file.size:
             raise Damaged
         part = parts.part_name(self._file.name)
@@ -95,7 +95,7 @@ class Gathering:
         self._file = item.file
         self._in_order = in_order
         self._ranges = item.here
-        self._digest = hashlib.sha256()
+        self._digest = Sum()
         self._summed = 0
         part = parts.part_name(item.file.name)
         self._fd = places.open(part, os.O_RDWR | os.O_CREAT, make=True)
@@ -118,7 +118,7 @@ class Gathering:
     def hole(self, position: int, count: int) -> None:
         self._note(position, count)
         if self._in_order and self._reaches(position):
-            _add_zeros(self._digest, count)
+            self._digest.zeros(count)
             self._summed += count
 
     def finish(self, digest: bytes) -> Known:
@@ -168,7 +168,7 @@ class Growing:
         self._places = places
         self._file = item.file
         self._growth = item.growth
-        self._digest = hashlib.sha256()
+        self._digest = Sum()
         self._grows: parts.Record | None = None
         self._fd = -1
         # many may be waited for at a time, so none stays open before anything comes
@@ -182,7 +182,7 @@ class Growing:
 
     @property
     def prefix(self) -> str:
-        """The sha256 of what is verified of the bytes here."""
+        """The sum of what is verified of the bytes here."""
         return self._digest.hexdigest()
 
     def write(self, position: int, data: memoryview) -> None:
@@ -195,7 +195,7 @@ class Growing:
         self._begin()
         os.ftruncate(self._fd, position + count)
         self._note()
-        _add_zeros(self._digest, count)
+        self._digest.zeros(count)
 
     def finish(self, digest: bytes) -> Known:
         """Raises Damaged when what came does not belong to what was here: it is taken back."""
@@ -258,22 +258,21 @@ def _known(fd: int, file: RemoteFile, sha256: str) -> Known:
     return Known(file.size, file.mtime_ns, sha256, found.st_mtime_ns)
 
 
-def _sum(digest: Any, fd: int, begin: int, end: int) -> int:
-    """Add bytes of a file to a digest; how many there were."""
+def _sum(digest: Sum, fd: int, begin: int, end: int) -> int:
+    """Add bytes of a file to a sum, holes without reading them; how many there were."""
+    end = min(end, os.fstat(fd).st_size)
     if begin >= end:
         return 0
     buffer = memoryview(bytearray(min(1 << 20, end - begin)))
     position = begin
-    while position < end:
-        count = os.preadv(fd, [buffer[: end - position]], position)
-        if not count:
-            break
-        digest.update(buffer[:count])
-        position += count
-    return position - begin
-
-
-def _add_zeros(digest: Any, count: int) -> None:
-    while count > 0:
-        digest.update(_ZEROS[:count])
-        count -= len(_ZEROS)
+    for start, stop in data_ranges(fd, begin, end):
+        digest.zeros(start - position)
+        position = start
+        while position < stop:
+            count = os.preadv(fd, [buffer[: stop - position]], position)
+            if not count:
+                return position - begin
+            digest.update(buffer[:count])
+            position += count
+    digest.zeros(end - position)
+    return end - begin

@@ -55,6 +55,20 @@ def test_what_a_worker_tells_is_remembered(local_worker: LocalWorker) -> None:
     assert context.last_seen(ctx, "cmd-nope") is None
 
 
+def test_records_that_cannot_be_written_stop_no_command(local_worker: LocalWorker) -> None:
+    """As on a disk that is full: who looks, or cancels, is not to wait until it is not."""
+    ctx = local_worker.ctx
+    run = local_worker.submit("true")
+    records = local_worker.project / ".runner/runs"
+    for path in records.iterdir():
+        path.unlink()
+    (records / f"{run}.json").mkdir()  # no file can be renamed to it
+    with ctx.connect(ctx.host("local")) as worker:
+        _, rows = worker.call("runs", ids=[run])
+        found = context.seen_one(ctx, worker, run, rows)
+    assert found is not None and found.status.id == run
+
+
 def test_status_that_cannot_be_read_names_its_host() -> None:
     for body in (None, [], {"id": "a-1"}, {"id": "a-1", "state": 3}):
         with pytest.raises(WorkerError, match="gpu1: the worker's answer cannot be read"):

@@ -131,3 +131,9 @@ def test_a_run_of_another_host_cannot_be_waited_for(project: LocalWorker) -> Non
     project.file("hosts/far.toml", LINKED)
     with pytest.raises(SpecError, match=f"after: {run_id} is on local"):
         dry(project, "host=far", f"after={run_id}", command=["true"])
+
+
+def test_in_a_fresh_project_not_even_a_folder_is_made(project: LocalWorker) -> None:
+    assert not (project.project / ".runner").exists()
+    assert run(project, "--dry-run", "--", "true")[0] == 0
+    assert not (project.project / ".runner").exists()

@@ -577,7 +577,7 @@ NEEDS: dict[str, Callable[[str], Any]] = {
 @pytest.mark.parametrize("lie", NEEDS)
 def test_a_submit_is_asked_for_what_it_has_not(stage: Stage, lie: str) -> None:
     event = frame_act(wire.EVENT, {"need": NEEDS[lie](own_digest(stage))})
-    for before in ([], [frame_act(wire.EVENT, {"need": "manifest"})]):
+    for before in ([], [frame_act(wire.EVENT, {"need": "list"})]):
         said = stage.type("submit", {"submit": [[*before, event]]})
         assert said.status in (5, 9), said
         assert HOST in said.err
@@ -585,7 +585,7 @@ def test_a_submit_is_asked_for_what_it_has_not(stage: Stage, lie: str) -> None:
 
 
 def test_a_submit_is_asked_for_the_same_for_ever(stage: Stage) -> None:
-    for body in ({"need": "manifest"}, {"need": []}, {"need": [own_digest(stage)]}):
+    for body in ({"need": "list"}, {"need": []}, {"need": [own_digest(stage)]}):
         said = stage.type("submit", {"submit": [[["often", -1, frame_act(wire.EVENT, body)]]]})
         assert said.status in (5, 9), said
         stage.set_up()

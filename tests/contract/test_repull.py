@@ -90,6 +90,19 @@ def test_what_is_made_comes_while_the_run_goes_on(shared_worker: LocalWorker) ->
     assert report.bytes >= 900_000
 
 
+def test_a_folder_that_went_meanwhile_is_made_again(shared_worker: LocalWorker) -> None:
+    run = shared_worker.python(TRAINS)
+    watch = Watch(shared_worker, run)
+    top = shared_worker.project / "results" / run
+    wait_for((top / "checkpoints/step-1/model.pt").is_file, 20, "step 1")
+    top.rename(top.with_name(f"{run}-away"))
+    for step in (1, 2, 3):
+        go_on(shared_worker, run, step)
+    watch.join()
+    for step in (1, 2, 3):
+        assert (top / f"checkpoints/step-{step}/model.pt").stat().st_size == 300_000
+
+
 def test_log_that_is_written_anew_meanwhile_is_right_in_the_end(shared_worker: LocalWorker) -> None:
     run = shared_worker.python(TRAINS)
     there = shared_worker.workspace / "logs" / run / "progress.jsonl"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.app import again, cancel, drain, retrying, runs, space, stack, status, submit, why
-from runner.app.results import CancelReport, Removal
+from runner.app.reports import CancelReport, Removal
 from runner.app.runs import RunRef
 from runner.cli import main
 from runner.endpoint import LinkLost

@@ -689,6 +689,21 @@ def test_no_room_within_a_sweep_leaves_the_rest_to_the_same_words(
     assert intents(tiny_worker) == []
 
 
+@pytest.mark.parametrize("words", [(), ("each.N=1..2",)], ids=["one", "sweep"])
+def test_records_that_cannot_be_written_undo_nothing(
+    local_worker: LocalWorker, words: tuple[str, ...]
+) -> None:
+    """The run is made by then; its id is what matters."""
+    local_worker.submit("true")
+    shutil.rmtree(local_worker.project / ".runner/runs")
+    (local_worker.project / ".runner/runs").write_text("in the way")
+    run = local_worker.submit("true", *(["{N}"] if words else []), words=words)
+    assert (local_worker.workspace / "runs" / run).is_dir()
+    assert intents(local_worker) == []
+    if not words:
+        assert any("not in our records" in note for note in local_worker.report.notes)
+
+
 def test_intent_without_a_readable_spec_is_set_aside(warm_worker: LocalWorker, name: str) -> None:
     request = parse_submit([f"name={name}"], ["true"])
     words = intent_words(request)

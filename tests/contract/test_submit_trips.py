@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import zlib
 from pathlib import Path
@@ -145,6 +146,58 @@ def test_contents_that_are_gone_are_asked_for(far: tuple[LocalWorker, Link]) -> 
     assert kinds(answered) == ["EVENT", "REP"]
     assert len(answered[0][1]["need"]) > 25
     assert code(worker, run) == here(worker)
+
+
+@pytest.mark.parametrize("how", ["gone", "damaged"])
+def test_contents_of_an_unchanged_snapshot_heal(far: tuple[LocalWorker, Link], how: str) -> None:
+    """The list is there, which promises its contents; they are not what it says any more."""
+    worker, link = far
+    spoilt = [blob_of(worker, worker.project / f"lib/m{number}.py") for number in (7, 8)]
+    for blob in spoilt:
+        spoil(blob, how)
+    run = submit(far)
+    answered = trip(link)[1]
+    assert kinds(answered) == ["EVENT", "REP"]
+    assert len(answered[0][1]["need"]) == 2
+    assert code(worker, run) == here(worker)
+
+
+def test_a_list_that_is_damaged_is_asked_for(far: tuple[LocalWorker, Link]) -> None:
+    worker, link = far
+    for path in worker.workspace.glob(".runner/trees/*"):
+        path.write_text(path.read_text().replace("lib/m9.py", "lib/x9.py"))
+    run = submit(far)
+    assert kinds(trip(link)[1]) == ["EVENT", "EVENT", "REP"]
+    assert code(worker, run) == here(worker)
+
+
+def test_a_run_of_damaged_contents_does_not_start(far: tuple[LocalWorker, Link]) -> None:
+    """Copies of a sweep's code are made when it starts: nobody can be asked for contents then."""
+    worker, _ = far
+    spoil(blob_of(worker, worker.project / "lib/m9.py"), "damaged")
+    words = ("host=far", "each.N=1..2")
+    first = worker.submit("true", "{N}", words=words)
+    ended = worker.wait(first).status
+    assert ended.outcome == "failed"
+    assert ended.cause is not None and "of lib/m9.py was damaged" in str(ended.cause)
+    again = worker.submit("true", "{N}", words=words)
+    assert worker.wait(again).status.outcome == "done", "the same words brought it anew"
+    assert code(worker, again) == here(worker)
+
+
+def blob_of(worker: LocalWorker, path: Path) -> Path:
+    """Where the worker keeps what a file holds."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return worker.workspace / ".runner/blobs" / digest[:2] / digest[2:]
+
+
+def spoil(blob: Path, how: str) -> None:
+    if how == "gone":
+        blob.unlink()
+        return
+    blob.chmod(0o644)
+    blob.write_bytes(blob.read_bytes()[::-1])
+    blob.chmod(0o444)
 
 
 @pytest.mark.parametrize("how", ["torn", "other rows", "other digest", "other worker", "no file"])

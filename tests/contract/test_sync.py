@@ -185,6 +185,17 @@ def test_a_diff_is_kept_as_long_as_its_run(
     assert not blob.is_dir() or not list(blob.iterdir())
 
 
+def test_a_diff_that_is_damaged_is_none(git: tuple[LocalWorker, Callable[..., None]]) -> None:
+    worker, _ = git
+    worker.file("m.py", "a = 2\n")
+    run = worker.submit("true")
+    digest = spec_of(worker, run)["code"]["diff"]
+    blob = worker.workspace / ".runner/blobs" / digest[:2] / digest[2:]
+    blob.chmod(0o644)
+    blob.write_bytes(blob.read_bytes().replace(b"a = 2", b"a = 3"))
+    assert diff_of(worker, run) == b""
+
+
 def test_a_new_diff_of_the_same_tree_is_one_round_trip(
     git: tuple[LocalWorker, Callable[..., None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

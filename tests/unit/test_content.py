@@ -25,6 +25,7 @@ def test_the_bundle_holds_the_worker_and_what_both_sides_share() -> None:
     assert [name for name in names if name.startswith("runner/")] == [
         "runner/__init__.py",
         "runner/states.py",
+        "runner/sums.py",
         "runner/wire.py",
     ]
 

@@ -91,6 +91,7 @@ LAYERS = (
     "errors",
     "states",
     "wire",
+    "sums",
     "show",
     "code",
     "transfer",
@@ -126,10 +127,10 @@ PURE = (
         "show.units",
         "show.merged",
     ),
-    *("show.screen", "errors", "states", "wire"),
+    *("show.screen", "errors", "states", "wire", "sums"),
 )
 FORBIDDEN = {"subprocess", "socket", "fabric", "paramiko", "click", "runner.content"}
-BOTH_SIDES = ("states", "wire", "")
+BOTH_SIDES = ("states", "sums", "wire", "")
 
 
 def module_of(path: Path) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import logcap
 import pytest
 
+from runner import sums
 from tests.helpers.small_disk import small_disk
 
 LIMIT = 400_000
@@ -36,7 +37,7 @@ def room(path: Path) -> int:
 
 def pieces(path: Path) -> list[tuple[int, int]]:
     with open(path, "rb") as file:
-        return list(logcap.data_ranges(file.fileno(), 0, path.stat().st_size))
+        return list(sums.data_ranges(file.fileno(), 0, path.stat().st_size))
 
 
 def test_the_middle_goes_and_every_offset_stays(log: Path) -> None:
@@ -102,9 +103,9 @@ def test_where_data_lies(tmp_path: Path) -> None:
     with open(path, "rb") as file:
         fd = file.fileno()
         size = 2 << 20
-        first, second = logcap.data_ranges(fd, 0, size)
+        first, second = sums.data_ranges(fd, 0, size)
         assert first == (0, 8192)
         assert second[0] == 1 << 20
-        assert list(logcap.data_ranges(fd, 100, 200)) == [(100, 200)]
-        assert list(logcap.data_ranges(fd, 50_000, 60_000)) == []
-        assert list(logcap.data_ranges(fd, 3 << 19, size)) == []
+        assert list(sums.data_ranges(fd, 100, 200)) == [(100, 200)]
+        assert list(sums.data_ranges(fd, 50_000, 60_000)) == []
+        assert list(sums.data_ranges(fd, 3 << 19, size)) == []

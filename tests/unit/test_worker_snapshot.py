@@ -257,7 +257,7 @@ def test_a_large_snapshot_is_linked_but_for_scripts(
 
 def test_a_copy_that_cannot_be_made_leaves_nothing(workspace: Workspace, rows: Rows) -> None:
     os.unlink(workspace.blob(digest(TOOL)))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(snapshot.BadContents):
         snapshot.lay_out(workspace, rows, str(Path(workspace.root) / "code" / "run-3"))
     assert not list((Path(workspace.root) / "code").iterdir())
 
@@ -345,18 +345,73 @@ def test_what_a_run_takes_is_known_from_the_list(workspace: Workspace) -> None:
     here, other = b"h" * 5000, b"o" * 9000
     store(workspace, here)
     rows = [file_row("a/b/here", here), file_row("other", other), file_row("twice", other)]
-    waits = snapshot.room_for(workspace, rows, copied=False)
-    starts = snapshot.room_for(workspace, rows, copied=True)
+    waits = snapshot.room_for(rows, snapshot.needed(workspace, rows), copied=False)
+    starts = snapshot.room_for(rows, snapshot.needed(workspace, rows), copied=True)
     # one content of three blocks comes; the copy has files of 2, 3 and 3, and two folders
     assert starts.bytes - waits.bytes == (2 + 3 + 3 + 2) * 4096
     assert starts.files - waits.files == 3 + 2
     store(workspace, other)
-    assert waits.bytes - snapshot.room_for(workspace, rows, copied=False).bytes == 3 * 4096
+    assert (
+        waits.bytes - snapshot.room_for(rows, snapshot.needed(workspace, rows), copied=False).bytes
+        == 3 * 4096
+    )
 
 
 def test_large_code_is_linked_and_takes_nothing_but_its_scripts(workspace: Workspace) -> None:
     large = ["large", "f", 0o644, snapshot.COPY_LIMIT_BYTES + 1, digest(b"large")]
     script = ["run.sh", "f", 0o755, 10, digest(b"script")]
     rows = [large, script]
-    waits = snapshot.room_for(workspace, rows, copied=False)
-    assert snapshot.room_for(workspace, rows, copied=True).bytes - waits.bytes == 4096
+    waits = snapshot.room_for(rows, snapshot.needed(workspace, rows), copied=False)
+    assert (
+        snapshot.room_for(rows, snapshot.needed(workspace, rows), copied=True).bytes - waits.bytes
+        == 4096
+    )
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_contents_that_are_damaged_are_put_in_no_place(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    """Of large code a copy has second names of them, through which a job may have written."""
+    if large:
+        monkeypatch.setattr(snapshot, "COPY_LIMIT_BYTES", 0)
+    store(workspace, b"good", b"other")
+    rows = [file_row("a", b"good"), file_row("b", b"other")]
+    copy = tmp_path / "copy"
+    snapshot.lay_out(workspace, rows, str(copy))
+    blob = Path(workspace.blob(digest(b"good")))
+    blob.chmod(0o644)
+    blob.write_bytes(b"GOOD")
+    (copy / "a").unlink()
+    with pytest.raises(snapshot.BadContents, match="of a was damaged"):
+        snapshot.restore(workspace, rows, str(copy))
+    assert snapshot.needed(workspace, rows) == [digest(b"good")]
+    store(workspace, b"good")
+    snapshot.restore(workspace, rows, str(copy))
+    assert snapshot.differences(rows, str(copy)) == []
+
+
+def test_all_that_is_damaged_is_named_at_once(workspace: Workspace, tmp_path: Path) -> None:
+    store(workspace, b"1", b"2", b"3")
+    rows = [file_row(text, text.encode()) for text in "123"]
+    for text in "13":
+        blob = Path(workspace.blob(digest(text.encode())))
+        blob.chmod(0o644)
+        blob.write_bytes(b"")
+    with pytest.raises(snapshot.BadContents) as caught:
+        snapshot.lay_out(workspace, rows, str(tmp_path / "copy"))
+    assert caught.value.paths == ["1", "3"]
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_list_is_compared_with_its_name(workspace: Workspace) -> None:
+    rows = [file_row("a", b"x")]
+    name = wire.tree_digest(rows)
+    snapshot.write_tree(workspace, name, rows)
+    assert snapshot.read_tree(workspace, name, checked=True) == rows
+    path = Path(workspace.tree(name))
+    for text in ('"b"', "[]", "7"):
+        damaged = path.read_text().replace('"a"', text)
+        path.write_text(damaged)
+        assert snapshot.read_tree(workspace, name, checked=True) is None
+        path.write_text(damaged.replace(text, '"a"', 1))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import stat
 import zlib
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-import logcap
-
-from runner import wire
+from runner import sums, wire
 from verbs import Call, Refused
 from verbs.list import APPEND_ONLY, folders
 
@@ -20,7 +17,6 @@ MAX_ROWS_BYTES = 1 << 20
 """Of one frame of rows."""
 BLOCK = wire.CHUNK - 4096
 """With its heads it fits into a pipe's write of CHUNK; a link that is cut loses no more."""
-_ZEROS = bytes(BLOCK)
 _IN_FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -29,10 +25,10 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
 
     Each frame is a compressed list of its own, answered as it comes; rows are counted over all of
     them. A row is [kind, path, summed, start, end, size, mtime_ns, prefix]: bytes `start` to `end`
-    are sent, holes as such, then the sha256 of bytes `summed` to `end` (none: summed is end). Sent
-    is nothing when the file is another than the client means: other size or time, for a log fewer
-    bytes than `size` (logs only grow), or bytes `summed` to `start` that have another sha256 than
-    `prefix`, if that is given. No link is followed.
+    are sent, holes as such, then the sum (`runner.sums`) of bytes `summed` to `end` (none: summed
+    is end). Sent is nothing when the file is another than the client means: other size or time,
+    for a log fewer bytes than `size` (logs only grow), or bytes `summed` to `start` that have
+    another sum than `prefix`, if that is given. No link is followed.
     """
     paths = call.run(request.get("run"))
     places = folders(paths)
@@ -104,11 +100,11 @@ def _send(frames: "_Frames", index: int, at: "_Folders", wanted: _Wanted) -> Non
 
 
 def _send_open(frames: "_Frames", index: int, fd: int, wanted: _Wanted, has_holes: bool) -> None:
-    digest = hashlib.sha256()
+    digest = sums.Sum()
     is_summed = wanted.summed < wanted.end or wanted.start == wanted.end
     if wanted.summed < wanted.start:
         for length, block in _blocks(fd, wanted.summed, wanted.start, has_holes):
-            digest.update(block if block is not None else memoryview(_ZEROS)[:length])
+            _sum(digest, length, block)
         if wanted.prefix is not None and digest.hexdigest() != wanted.prefix:
             frames.left(index, wire.LEFT_OTHER)
             return
@@ -116,11 +112,10 @@ def _send_open(frames: "_Frames", index: int, fd: int, wanted: _Wanted, has_hole
     for length, block in _blocks(fd, wanted.start, wanted.end, has_holes):
         if block is None:
             frames.hole(index, length)
-            block = memoryview(_ZEROS)[:length]
         else:
             frames.add(index, block)
         if is_summed:
-            digest.update(block)
+            _sum(digest, length, block)
         sent += length
     if sent < wanted.end or wanted.is_changed(os.fstat(fd)):
         frames.left(index, wire.LEFT_CHANGED)
@@ -135,9 +130,9 @@ def _blocks(
     so far. The bytes hold until the next are asked for."""
     buffer = memoryview(bytearray(min(BLOCK, max(1, end - begin))))
     position = begin
-    for start, stop in logcap.data_ranges(fd, begin, end) if has_holes else ((begin, end),):
-        for length in _hole(position, start):
-            yield length, None
+    for start, stop in sums.data_ranges(fd, begin, end) if has_holes else ((begin, end),):
+        if position < start:
+            yield start - position, None
         position = start
         while position < stop:
             count = os.preadv(fd, [buffer[: stop - position]], position)
@@ -145,15 +140,15 @@ def _blocks(
                 return
             yield count, buffer[:count]
             position += count
-    for length in _hole(position, end):
-        yield length, None
+    if position < end:
+        yield end - position, None
 
 
-def _hole(begin: int, end: int) -> Iterator[int]:
-    while begin < end:
-        length = min(len(_ZEROS), end - begin)
-        yield length
-        begin += length
+def _sum(digest: sums.Sum, length: int, block: Optional[memoryview]) -> None:
+    if block is None:
+        digest.zeros(length)
+    else:
+        digest.update(block)
 
 
 class _Folders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import stat
 import time
 from typing import Any, Dict, Iterator, List, Optional, Set
@@ -96,7 +97,9 @@ def _diff(call: Call, paths: RunPaths) -> Optional[str]:
             data = file.read(MOST_DIFF_BYTES + 1)
     except OSError:
         return None
-    return base64.b64encode(data).decode("ascii") if len(data) <= MOST_DIFF_BYTES else None
+    if hashlib.sha256(data).hexdigest() != digest:
+        return None  # damaged, or longer than is sent
+    return base64.b64encode(data).decode("ascii")
 
 
 def _best(paths: RunPaths, names: List[str]) -> Optional[str]:

@@ -17,7 +17,8 @@ time, never a run with other code:
     [END if not "ends"], the whole list, END  →
                                                   ← EVENT {"need": [digest, …]}   what is missing,
                                                     also none: after "need": "list" and where the
-                                                    pack did not end
+                                                    pack did not end; or what turned out to be
+                                                    damaged there, if nothing was asked so far
     [the rest of the] pack, END               →
                                                   ← REP
 
@@ -37,7 +38,7 @@ import os
 import shutil
 import time
 import zlib
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, Iterable, List, Optional, Set
 
 import causes
 import config
@@ -89,7 +90,13 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         coming = _Coming(call, spec, request)
         rows = coming.take(listed)
         try:
-            make_run(call, paths, asked, request.get("secrets"), rows)
+            try:
+                make_run(call, paths, asked, request.get("secrets"), rows)
+            except snapshot.BadContents as error:
+                coming.take_anew(rows, error)
+                make_run(call, paths, asked, request.get("secrets"), rows)
+        except snapshot.BadContents as error:
+            raise Refused("corrupt", str(error)) from error
         except Refused as error:
             # the same client may have made it meanwhile, over a link that it has lost
             known = records.read(paths.spec)
@@ -133,14 +140,17 @@ def check_after(call: Call, spec: Dict[str, Any]) -> None:
         call.run(other)
 
 
-def check_room(call: Call, tree: List[snapshot.Row], copied: bool) -> None:
+def check_room(
+    call: Call, tree: List[snapshot.Row], copied: bool, missing: Iterable[str] = ()
+) -> None:
     """Refuse what would fill the disk, before a byte of it comes: it would stop what runs there.
 
-    copied: the run gets its copy of the code now. Below the reserve what is small may still wait
-    in the queue, since nothing starts or goes on there. Raises Refused.
+    copied: the run gets its copy of the code now. missing: contents that are to come. Below the
+    reserve what is small may still wait in the queue, since nothing starts or goes on there.
+    Raises Refused.
     """
     room = space.room(call.workspace)
-    want = snapshot.room_for(call.workspace, tree, copied)
+    want = snapshot.room_for(tree, missing, copied)
     left = room.free - want.bytes
     if room.files is not None and room.files < want.files:
         text = "no inodes left: it has room for %d more files, this takes %d"
@@ -185,6 +195,7 @@ class _Coming:
                 raise Refused("bad-request", "a diff that is no content")
             self._beside[diff] = size
         self.stored = 0
+        self._has_asked = False
 
     def take(self, listed: Any) -> Optional[List[snapshot.Row]]:
         """The rows of the snapshot, which is then here, whole; None where nobody reads them.
@@ -203,7 +214,7 @@ class _Coming:
             for _ in self._call.received():
                 pass
             return None
-        tree = snapshot.read_tree(self._workspace, self._digest)
+        tree = snapshot.read_tree(self._workspace, self._digest, checked=True)
         known = tree is not None
         if tree is None:
             tree = self._made_of(listed)
@@ -211,16 +222,16 @@ class _Coming:
         if tree is None:
             tree = self._ask_for_list()
         _whole.add(self._digest)
-        check_room(self._call, tree, copied=not code_waits(self._spec, tree))
+        missing = snapshot.needed(self._workspace, tree)
+        check_room(self._call, tree, not code_waits(self._spec, tree), missing)
         sizes = dict(self._beside)
         sizes.update((row[4], row[3]) for row in tree if row[1] == "f")
         if not asked and self._ends:
             self._receive(sizes)
-        missing = self._missing(tree, known)
+        missing = self._missing(missing)
         if missing or asked or not self._ends:
-            self._call.event(need=missing)
-            self._receive(sizes)
-            missing = self._missing(tree, known)
+            self._ask(missing, sizes)
+            missing = self._missing(missing)
         if missing:
             raise snapshot.BadTree("%d contents did not come" % len(missing))
         if not known:
@@ -228,13 +239,26 @@ class _Coming:
         return tree
 
     def _is_here(self) -> bool:
-        return snapshot.has_tree(self._workspace, self._digest) and not self._missing([], True)
+        return snapshot.has_tree(self._workspace, self._digest) and not self._missing([])
 
-    def _missing(self, tree: List[snapshot.Row], known: bool) -> List[str]:
-        """What is not here; a list that is here promises its contents."""
-        missing = [] if known else snapshot.needed(self._workspace, tree)
-        beside = (each for each in self._beside if each not in missing)
-        return missing + [each for each in beside if not os.path.exists(self._workspace.blob(each))]
+    def take_anew(self, rows: Optional[List[snapshot.Row]], error: snapshot.BadContents) -> None:
+        """Ask for contents that were found to be damaged. Raises `error` when that was done."""
+        if rows is None or self._has_asked:
+            raise error
+        missing = snapshot.needed(self._workspace, rows)
+        self._ask(missing, {row[4]: row[3] for row in rows if row[1] == "f"})
+        if self._missing(missing):
+            raise error
+
+    def _ask(self, missing: List[str], sizes: Dict[str, int]) -> None:
+        self._has_asked = True
+        self._call.event(need=missing)
+        self._receive(sizes)
+
+    def _missing(self, before: List[str]) -> List[str]:
+        """What of these is still not here, and of what comes beside."""
+        wanted = [*before, *(each for each in self._beside if each not in before)]
+        return [each for each in wanted if not os.path.exists(self._workspace.blob(each))]
 
     def _made_of(self, listed: Any) -> Optional[List[snapshot.Row]]:
         """The rows that a list makes; None where it changes what is not here as the client has it.
@@ -317,7 +341,7 @@ def make_run(
             if rows is None:
                 rows = snapshot.read_tree(call.workspace, spec["snapshot"])
                 assert rows is not None
-                check_room(call, rows, copied=not code_waits(spec, rows))
+                check_room(call, rows, not code_waits(spec, rows))
             if not code_waits(spec, rows):
                 snapshot.lay_out(call.workspace, rows, paths.code)
         if not os.path.isdir(paths.secrets):
