@@ -43,8 +43,14 @@ class ChildCarrier:
         explain: Explain,
         env: Mapping[str, str] | None = None,
         on_end: Callable[[], None] = lambda: None,
+        shared: bool = False,
     ) -> None:
-        """on_end: called once when the child says no more, from another thread."""
+        """on_end: called once when the child says no more, from another thread. shared: it goes
+        over a connection that another process holds; that has our pipes as well, and lets go of
+        them only a round trip after the child has ended.
+        """
+        self._shared = shared
+        self._begun = False
         self._explain = explain
         self._on_end = on_end
         self._lock = threading.Lock()
@@ -77,7 +83,9 @@ class ChildCarrier:
         with self._reading:
             if self._closed or not self._wait(self._out.fileno(), select.POLLIN):
                 return b""
-            return os.read(self._out.fileno(), min(size, _READ_BYTES))
+            data = os.read(self._out.fileno(), min(size, _READ_BYTES))
+            self._begun = self._begun or bool(data)
+            return data
 
     def stir(self, limit_s: float | None) -> bool | None:
         """Whether there is something to read (True) or the end of it (False, also once closed);
@@ -118,7 +126,8 @@ class ChildCarrier:
             self._closed = True
         os.write(self._wake_write, b"x")
         self._end_child()
-        self._listener.join(_TERM_S)
+        if not (self._shared and self._begun):
+            self._listener.join(_TERM_S)
         with self._reading, self._writing:  # woken by now, so nobody holds them for long
             for stream in (self._in, self._out):
                 with contextlib.suppress(OSError):

@@ -42,7 +42,13 @@ def open_openssh(
     def start() -> tuple[ChildCarrier, Callable[[], None] | None]:
         release = _wait_turn(control)
         there = living(control)
-        child = ChildCarrier(command, explain=_explainer(way), env=ssh_env(), on_end=release)
+        child = ChildCarrier(
+            command,
+            explain=_explainer(way),
+            env=ssh_env(),
+            on_end=release,
+            shared=control is not None,
+        )
         if control is None or there is None:
             return child, None
         return child, lambda: let_go(control, there)
