@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import manifest, states
+from runner.app import retrying
 from runner.app.context import Context, seen_one
 from runner.app.reports import PullReport
 from runner.app.results import RunOnHost
@@ -27,6 +29,7 @@ from runner.transfer.places import Places, can_be_named
 ROUNDS = 3
 """How often a file that changes while it is read is tried."""
 MOST_DIFF_BYTES = 8 << 20
+RETRY_WAITS_S = (0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,18 @@ def pull(ctx: Context, ref: RunRef, to: Path | None = None, wish: Wish | None = 
 
     Files that no pull made, or that were edited here since, are kept and named. Raises
     IntegrityError, HostError, SpecError (no room here), NotFound (the run ended without what is
-    wished); what was there before is still there. Another pull of the run into the same folder is
-    waited for.
+    wished); what was there before is still there. A link that is lost is made again a few times,
+    and what has come need not come again. Another pull of the run into the same folder is waited
+    for.
     """
     top = folder_of(ctx, ref, to)
-    with locked(ctx, ref, top), ctx.connect(ctx.host(ref.host)) as worker:
+    connect = functools.partial(ctx.connect, ctx.host(ref.host))
+
+    def bring(worker: Worker) -> PullReport:
         return pull_round(ctx, worker, ref, top, wish or Wish()).report
+
+    with locked(ctx, ref, top):
+        return retrying.look(ctx.report, connect, bring, RETRY_WAITS_S)
 
 
 def folder_of(ctx: Context, ref: RunRef, to: Path | None) -> Path:

@@ -24,12 +24,18 @@ T = TypeVar("T")
 Connect = Callable[[], Worker]
 
 
-def look(report: Report, connect: Connect, ask: Callable[[Worker], T]) -> T:
-    """What `ask` gives, which changes nothing there; a link that was lost is made again, twice.
+def look(
+    report: Report,
+    connect: Connect,
+    ask: Callable[[Worker], T],
+    waits_s: Sequence[float] = LOOK_WAITS_S,
+) -> T:
+    """What `ask` gives, which changes nothing there; a link that was lost is made again, twice
+    (or as often as there are `waits_s`).
 
     Raises Unreachable when it cannot be made, LinkLost when it is lost once more.
     """
-    for wait_s in (*LOOK_WAITS_S, None):
+    for wait_s in (*waits_s, None):
         try:
             with connect() as worker:
                 return ask(worker)

@@ -49,8 +49,9 @@ print("said")
 
 @pytest.fixture
 def link(shared_worker: LocalWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
-    """The worker once more as host `far`, behind a link."""
+    """The worker once more as host `far`, behind a link; a pull that is cut is not gone on with."""
     shared_worker.file("hosts/far.toml", LINKED)
+    monkeypatch.setattr(pull_use, "RETRY_WAITS_S", ())
     return make_link(tmp_path / "link", monkeypatch.setenv)
 
 
@@ -335,6 +336,21 @@ def test_cut_pull_goes_on_where_it_was(shared_worker: LocalWorker, link: Link, k
     assert report.bytes < 2_500_000
     assert link.received < 1.2 * len(data)
     assert not (report.path / ".parts").exists()
+
+
+def test_a_pull_goes_through_cut_links_by_itself(
+    shared_worker: LocalWorker, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_use, "RETRY_WAITS_S", (0.1,) * 4)
+    run = blank(shared_worker)
+    data = random.Random(1).randbytes(6_000_000)
+    place = shared_worker.workspace / "checkpoints" / run / "big"
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(data)
+    link.plan(*[{"down": 1_500_000}] * 3)
+    report = far(shared_worker, run)
+    assert (report.path / "checkpoints" / "big").read_bytes() == data
+    assert link.received < 1.2 * len(data)
 
 
 def test_checkpoint_written_anew_after_a_cut_comes_whole(
