@@ -259,7 +259,9 @@ class Attempt:
             os.dup2(fd, number)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         python = environment.python(self.spec, env)
-        wrapper = [sys.executable, "-I", "-S", "-B", here, "rank"]
+        # the environment this worker came from may be gone by now
+        own = str(self.spec.get("python") or sys.executable)
+        wrapper = [own, "-I", "-S", "-B", here, "rank"]
         agent = [
             python,
             "-B",

@@ -271,6 +271,8 @@ def sweep(
 ) -> Sweep:
     """End every process that `find` shows: TERM once each, `grace_s` seconds, then KILL until none.
 
+    What is started after that began gets no TERM: a job may save with the help of other programs.
+
     One look at /proc can miss a process that forks and exits at that moment: `all_reaped` collects
     dead children and says whether none is left at all; who is not their reaper asks for several
     `looks` that agree. `ask` says whether a process is to be sent TERM (torchrun's front is not: it
@@ -281,6 +283,7 @@ def sweep(
     first_kill: Optional[float] = None
     pause = TERM_POLL_S
     calm = 0
+    newest: Optional[int] = None
     while True:
         alone = all_reaped()
         current = find()
@@ -288,10 +291,12 @@ def sweep(
         if calm >= looks:
             return result
         now = time.monotonic()
+        if newest is None:
+            newest = max([_ticks(), *(born for born in map(_born, current) if born is not None)])
         if now - began < grace_s():
             for pid in current - result.asked:
                 result.asked.add(pid)
-                if ask(pid):
+                if ask(pid) and (_born(pid) or 0) <= newest:
                     _send(pid, signal.SIGTERM)
                     # a stopped process sees TERM only once it goes on
                     _send(pid, signal.SIGCONT)
@@ -307,6 +312,18 @@ def sweep(
             result.left = current
             return result
         time.sleep(KILL_POLL_S)
+
+
+def _born(pid: int) -> Optional[int]:
+    """When a process was started, in ticks since boot; None once it is gone."""
+    found = read_stat(pid)
+    return None if found is None else found[1]
+
+
+def _ticks() -> int:
+    """Now, in the same; a moment early where a container has an uptime of its own."""
+    text = _read("/proc/uptime").split()
+    return int(float(text[0]) * os.sysconf("SC_CLK_TCK")) if text else 0
 
 
 def _send(pid: int, number: int) -> None:

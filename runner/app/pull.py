@@ -6,6 +6,7 @@ import base64
 import contextlib
 import functools
 import json
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,11 +77,27 @@ def pull(ctx: Context, ref: RunRef, to: Path | None = None, wish: Wish | None = 
 def folder_of(ctx: Context, ref: RunRef, to: Path | None) -> Path:
     """Where a run's files go; it is there now. Raises SpecError."""
     top = (to or ctx.project.root / "results" / ref.id).absolute()
+    other = _run_in(top)
+    if other not in (None, ref.id):
+        raise SpecError(
+            f"{top} holds what was pulled of {other}; two runs do not go into one folder",
+            f"runner pull {ref.id} --to {shlex.quote(str(top / ref.id))}",
+        )
     try:
         top.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise SpecError(f"{top} cannot be made: {error.strerror}") from error
     return top
+
+
+def _run_in(top: Path) -> str | None:
+    """Which run's records lie in a folder; None for none."""
+    try:
+        found = json.loads((top / "spec.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    run = found.get("id") if isinstance(found, dict) else None
+    return run if isinstance(run, str) else None
 
 
 @contextlib.contextmanager

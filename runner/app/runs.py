@@ -177,6 +177,23 @@ def find_all(ctx: Context, words: Sequence[str]) -> list[RunRef]:
     return list(out.values())
 
 
+def find_each(
+    ctx: Context, words: Sequence[str]
+) -> tuple[list[RunRef], list[tuple[str, RunnerError]]]:
+    """The runs that several words mean, each once, and the words that mean none, and why."""
+    out: dict[str, RunRef] = {}
+    lost: list[tuple[str, RunnerError]] = []
+    for word in words:
+        try:
+            found = find(ctx, word)
+        except (NotFound, HostError) as error:
+            lost.append((word, error))
+            continue
+        for ref in found:
+            out.setdefault(ref.id, ref)
+    return list(out.values()), lost
+
+
 def by_host(ctx: Context, refs: Sequence[RunRef]) -> list[tuple[Host, list[str]]]:
     """The same runs, host by host."""
     grouped: dict[str, list[str]] = {}

@@ -47,9 +47,14 @@ def cancel(
     order = use.Order(now, until_s)
     try:
         if refs:
-            reports = use.cancel(ctx, runs.find_all(ctx, refs), order)
+            found, lost = runs.find_each(ctx, refs)
+            if not found:
+                raise lost[0][1]
+            reports = use.cancel(ctx, found, order)
             out.cancelled(reports)
-            return _status(reports)
+            for _, error in lost:
+                out.warn("\n".join([error.message, *(f"  {line}" for line in error.advice)]))
+            return _status(reports) or (lost[0][1].status if lost else 0)
         reports, unseen = use.cancel_all(ctx, host, order)
     except KeyboardInterrupt:
         out.cancelled([*order.reports.values(), *order.unended()], whole=not refs)

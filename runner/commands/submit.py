@@ -45,7 +45,8 @@ def submit(
     Keys: host job image gpus nproc launcher grace name tags env.NAME
           time_limit restarts priority after stuck_after on_stuck log_limit
           secret.NAME (your variable NAME) or secret.NAME=@FILE
-    All others are parameters of the job (runner jobs JOB shows them), typed by
+    param.NAME is a parameter that is named like one of these. All others are
+    parameters of the job (runner jobs JOB shows them), typed by
     their defaults; key:=JSON gives lists and odd texts.
     Sweeps: seed=1..5 lr=1e-3,3e-4 makes ten runs; with -- CMD each.NAME=1..5
     fills in {NAME}. --dry-run prints what of the folder would be left out, and

@@ -20,6 +20,7 @@ from runner.app.reports import CancelReport
 from runner.cli import main
 from tests.helpers.link import Link, make_link
 from tests.helpers.local_worker import LocalWorker
+from tests.helpers.typed import typed
 from tests.helpers.wait import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -271,6 +272,15 @@ def test_a_host_file_that_is_wrong_or_gone_keeps_no_other_run_going(
     assert main(["cancel", "--all"]) == 3
     said = capsys.readouterr().err
     assert said.startswith("hosts/bad.toml; what runs there was NOT stopped\n  ssh is 3;")
+
+
+def test_a_run_that_is_not_there_keeps_no_other_run_going(local_worker: LocalWorker) -> None:
+    run = local_worker.submit("sleep", "600")
+    said = typed("cancel", "nope", run, "neither")
+    assert said.status == 6
+    assert local_worker.status(run).status.outcome == "cancelled"
+    assert "no run nope" in said.err and "no run neither" in said.err
+    assert run in said.text
 
 
 def test_all_that_was_cancelled_stays_so_after_a_restart(local_worker: LocalWorker) -> None:

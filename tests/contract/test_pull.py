@@ -830,6 +830,17 @@ print(words[words.index("VmHWM:") + 1], resource.getrusage(resource.RUSAGE_CHILD
 """
 
 
+def test_two_runs_do_not_go_into_one_folder(shared_worker: LocalWorker, tmp_path: Path) -> None:
+    first, second = blank(shared_worker), blank(shared_worker)
+    top = tmp_path / "here"
+    shared_worker.pull(first, top)
+    before = files(top)
+    with pytest.raises(SpecError, match=f"holds what was pulled of {first}"):
+        shared_worker.pull(second, top)
+    assert files(top) == before
+    assert shared_worker.pull(first, top).files == 0
+
+
 def test_two_pulls_at_once(shared_worker: LocalWorker, tmp_path: Path) -> None:
     run = done(shared_worker, WRITES)
     big = random.Random(3).randbytes(30_000_000)

@@ -227,6 +227,31 @@ def test_term_once_then_kill(family: Family) -> None:
     assert (stopped.wait(), deaf.wait()) == (-signal.SIGTERM, -signal.SIGKILL)
 
 
+SAVES = """
+import os, signal, subprocess, sys, time
+def save(*_):
+    time.sleep(0.1)
+    os.write(1, b"%d" % subprocess.run(["sleep", "0.3"]).returncode)
+    os._exit(0)
+signal.signal(15, save)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_job_starts_to_save_with_is_left_to_end(family: Family) -> None:
+    child = family.start([sys.executable, "-c", SAVES])
+
+    def find() -> set[int]:
+        return processes.living({child.pid, *processes.descendants([child.pid])})
+
+    result = processes.sweep(find, lambda: 10.0)
+    assert result.killed == set()
+    assert child.wait() == 0
+    assert child.stdout is not None
+    assert child.stdout.read() == b"0"
+
+
 def test_without_a_grace_nobody_is_asked(family: Family) -> None:
     child = family.start(SLEEP)
     result = sweep({child.pid}, 0.0)
