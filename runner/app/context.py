@@ -8,12 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from runner import inventory, states
 from runner.app.results import Contact, Report, RunOnHost
-from runner.endpoint import Request, Worker
+from runner.endpoint import LinkLost, Request, Worker
 from runner.errors import (
     NotFound,
     ProvisionError,
@@ -24,7 +23,7 @@ from runner.errors import (
 )
 from runner.model import Host, ImagePin, Project
 from runner.show.units import moment, plural
-from runner.store import KnownWorker, Store
+from runner.store import KnownWorker, Record, Store
 from runner.wire import RunStatus, WireError
 
 UNKNOWN_WORKER = "w-unknown"
@@ -48,6 +47,8 @@ class Context:
     """Hosts that answered as another worker than the last time, this command being the first to
     see it.
     """
+    lost: set[str] = field(default_factory=set)
+    """Hosts whose link was lost and is being made again: what is shown says so, and stays."""
 
     @cached_property
     def store(self) -> Store:
@@ -70,7 +71,7 @@ class Context:
 
         Before the first request goes out it is known whether the worker is the one of last time.
         """
-        if not many:
+        if not many and lane == 0 and host.name not in self.lost:
             self.report.step(f"connecting to {host.name}")
         return _Known(self, host, lane=lane, many=many)
 
@@ -121,25 +122,24 @@ class _Known(Worker):
     """A worker that is looked at before the first request, and whose `no such run` is explained."""
 
     def __init__(self, ctx: Context, host: Host, *, lane: int, many: bool) -> None:
-        self._ctx: Context | None = ctx
-        self._asker = ctx
+        self._ctx = ctx
+        self._greeted = False
         super().__init__(host, lane=lane, many=many)
 
     def open(self, verb: str, *, beside: Request | None = None, **arguments: Any) -> Request:
-        if self._ctx is not None:
+        if not self._greeted:
             self._ctx.greet(self.host.name, self.hello.get("worker"))
-            self._ctx = None
+            self._ctx.lost.discard(self.host.name)
+            self._greeted = True
         return super().open(verb, beside=beside, **arguments)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, NotFound) and getattr(error, "code", None) == "unknown-run":
-            error.advice = (*error.advice, *self._asker.gone_advice(self.host.name))
-        super().__exit__(kind, error, trace)
+    def __exit__(self, *raised: object) -> None:
+        _, error, _ = raised
+        if isinstance(error, LinkLost):
+            self._ctx.lost.add(self.host.name)
+        if isinstance(error, NotFound) and error.code == "unknown-run":
+            error.advice = (*error.advice, *self._ctx.gone_advice(self.host.name))
+        super().__exit__(*raised)
 
 
 def open_context(report: Report, start: Path | None = None) -> Context:
@@ -176,15 +176,17 @@ def seen(
     status = read_status(body, worker.host.name)
     if among is not None and status.id not in among:
         raise WorkerError(f"{worker.host.name}: the worker answered for another run")
-    return remembered(ctx, status, contact_of(ctx, worker))
+    contact = contact_of(ctx, worker)
+    if is_elsewhere(ctx, status.id, contact):
+        return _on_host(ctx, status, contact)
+    return remembered(ctx, status, contact)
 
 
 def remembered(ctx: Context, status: RunStatus, contact: Contact) -> RunOnHost:
-    """A run as its host just told, kept for when that does not answer."""
-    if not is_elsewhere(ctx, status.id, contact):
-        with contextlib.suppress(SpecError):  # a disk that is full stops no command
-            ctx.store.put(contact.host, status.to_json(), contact.at or time.time())
-    return RunOnHost(status, contact, is_pulled(ctx, status.id, status.state, status.attempt))
+    """A run of a host (see `is_elsewhere`) as that just told, kept for when it does not answer."""
+    with contextlib.suppress(SpecError):  # a disk that is full stops no command
+        ctx.store.put(contact.host, status.to_json(), contact.at or time.time())
+    return _on_host(ctx, status, contact)
 
 
 def is_elsewhere(ctx: Context, run: str, contact: Contact) -> bool:
@@ -209,11 +211,17 @@ def seen_one(ctx: Context, worker: Worker, run: str, rows: list[Any]) -> RunOnHo
 def last_seen(ctx: Context, run: str, error: str | None = None) -> RunOnHost | None:
     """A run as the records know it, its host being out of reach."""
     record = ctx.store.record(run)
-    if record is None:
-        return None
+    return None if record is None else as_recorded(ctx, record, error)
+
+
+def as_recorded(ctx: Context, record: Record, error: str | None) -> RunOnHost:
+    """The run of a record, its host being out of reach."""
     status = read_status(dict(record.run), record.host)
-    contact = Contact(record.host, "unreachable", record.seen_at, error)
-    return RunOnHost(status, contact, is_pulled(ctx, run, status.state, status.attempt))
+    return _on_host(ctx, status, Contact(record.host, "unreachable", record.seen_at, error))
+
+
+def _on_host(ctx: Context, status: RunStatus, contact: Contact) -> RunOnHost:
+    return RunOnHost(status, contact, is_pulled(ctx, status.id, status.state, status.attempt))
 
 
 def silent(host: Host, error: RunnerError | None, at: float | None = None) -> Contact:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner import states
+from runner.app import retrying
 from runner.app.context import Context
 from runner.app.pull import Round, Wish, folder_of, locked, pull_round
 from runner.app.reports import PullReport
@@ -147,12 +148,8 @@ class _Link:
             _ = self._worker.hello  # it is there once it has spoken
             self._began = True
         if self.lost_at is not None:
-            at = time.strftime("%H:%M:%S", time.localtime(self.lost_at))
-            seconds = max(1, round(time.time() - self.lost_at))
             self._ctx.report.done()
-            self._ctx.report.note(
-                f"{self._host.name}: link lost {at}, back after {seconds}s, nothing missed"
-            )
+            self._ctx.report.note(retrying.back_text(self._host.name, self.lost_at))
             self.lost_at, self._tries = None, 0
         return self._worker
 
@@ -163,6 +160,7 @@ class _Link:
             raise error
         if self.lost_at is None:
             self.lost_at = time.time()
+        self._ctx.lost.add(self._host.name)
         self._ctx.report.step(f"{error}; trying again")
         pause = RETRY_WAITS_S[min(self._tries, len(RETRY_WAITS_S) - 1)]
         self._tries += 1

@@ -173,6 +173,27 @@ def test_cut_link_goes_on_at_the_next_byte(shared_worker: LocalWorker, link: Lin
     assert any("link lost" in note for note in shared_worker.report.notes)
 
 
+def test_that_the_link_was_lost_stays_on_the_screen(
+    shared_worker: LocalWorker, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "RETRY_WAITS_S", (0.05,))
+    run = shared_worker.python(COUNTS)
+    follower = Follower(shared_worker, run, "far")
+    wait_for(lambda: len(follower.data) > 50, 20, "a few lines")
+    steps = shared_worker.report.steps
+    link.take_down()
+    for pid in programs(shared_worker):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: [step for step in steps if "trying again" in step][2:], 20, "some tries")
+    lost = next(number for number, step in enumerate(steps) if "trying again" in step)
+    assert {step.rpartition("; ")[2] for step in steps[lost:]} == {"trying again"}
+    link.bring_up()
+    size = len(follower.data)
+    wait_for(lambda: len(follower.data) > size + 50, 20, "new lines")
+    shared_worker.cancel(run, now=True)
+    assert follower.end() == shared_worker.log(run)
+
+
 def test_killed_worker_program_is_started_again(
     shared_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     )
     put("context", open_context=lambda report: context)
     put(
-        "runs", find_one=lambda ctx, word: word or "latest", find_all=lambda ctx, words: list(words)
+        "runs",
+        find_one=lambda ctx, word: word or "latest",
+        find_all=lambda ctx, words: list(words),
+        find_each=lambda ctx, words: (list(words), []),
     )
     return put
 
