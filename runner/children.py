@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -36,6 +37,11 @@ def end_children(spared: frozenset[int] = frozenset()) -> None:
         _signal(children() - spared, number)
         _wait(lambda: not children() - spared, TERM_S if number == signal.SIGTERM else END_S)
     _signal(children() - spared, signal.SIGKILL)
+
+
+def end_new_at_exit() -> None:
+    """Whatever keeps this process from its end, none that starts from here on is left behind."""
+    atexit.register(end_children, children())
 
 
 def _signal(pids: frozenset[int], number: signal.Signals) -> None:

@@ -14,7 +14,6 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from runner import __version__, carriers, content, placement, wire
@@ -168,12 +167,7 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -524,5 +518,5 @@ def refusal(body: Mapping[str, Any], host: str) -> RunnerError:
     kind = _REFUSALS.get(code, WorkerError)
     advice = [f"see what can go: runner gc host={host} --dry-run"] if code == "no-space" else []
     error = kind(f"{host}: {text}", *advice)
-    error.code = code  # type: ignore[attr-defined]
+    error.code = code
     return error

@@ -40,6 +40,8 @@ class RunnerError(Exception):
     """An error a user can do something about: one clear line and, if any, lines of advice."""
 
     status = 1
+    code: str | None = None
+    """What the worker called it, where it is a refusal of the worker's."""
 
     def __init__(self, message: str, *advice: str) -> None:
         self.message = _cut(message)

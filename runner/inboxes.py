@@ -26,12 +26,8 @@ class Inboxes:
         self._unread_bytes = 0
         self._takers = 0
         self._closed = False
-        self._full = False
-
-    @property
-    def full(self) -> bool:
+        self.full = False
         """Whether the reader waits for what came to be used: its silence means nothing then."""
-        return self._full
 
     def open(self, stream: int, beside: int | None = None) -> None:
         """Take in what comes on a stream from now on; beside: into the box of that stream."""
@@ -53,9 +49,9 @@ class Inboxes:
             if kind in (REP, ERR) or stream == 0:
                 self._last.add(stream)
             while self._unread_bytes > self._limit_bytes and not (self._takers or self._closed):
-                self._full = True
+                self.full = True
                 self._changed.wait()
-            self._full = False
+            self.full = False
             if self._unread_bytes > MOST_BYTES:
                 raise WireError(f"more than {MOST_BYTES} bytes that nobody asked for")
             box.append(frame)
@@ -72,7 +68,7 @@ class Inboxes:
                 self._wait()
             frame = box.popleft()
             self._unread_bytes -= len(frame[2]) + _OVERHEAD_BYTES
-            if self._full:
+            if self.full:
                 self._changed.notify_all()
             return frame
 
@@ -84,7 +80,7 @@ class Inboxes:
 
     def _wait(self) -> None:
         self._takers += 1
-        if self._full:
+        if self.full:
             self._changed.notify_all()
         try:
             self._changed.wait()

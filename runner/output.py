@@ -197,9 +197,6 @@ class Output:
 
     def table(self, rows: Sequence[Sequence[Any]], right: Iterable[int] = ()) -> None:
         """Results in aligned columns; `right` names those of numbers."""
-        self._table(rows, right)
-
-    def _table(self, rows: Sequence[Sequence[Any]], right: Iterable[int] = ()) -> None:
         self.lines(table(rows, right=right, columns=self.columns, paint=self._paint))
 
     # What each command shows.
@@ -233,7 +230,7 @@ class Output:
             self.document(documents.listing(found))
         elif found.runs:
             rows, right = run_rows(found.runs, self._clock(), everyone=everyone)
-            self._table(rows, right)
+            self.table(rows, right)
         elif not any(contact.error for contact in found.hosts):
             self.report.note("no runs here yet")
         if found.hidden:
@@ -332,7 +329,7 @@ class Output:
                 rows.append(
                     (job.name, what, str(job.nproc), str(job.gpus), job.metric or "-", params)
                 )
-            self._table(rows, right=(2,))
+            self.table(rows, right=(2,))
 
     def job(self, job: JobSpec) -> None:
         """One job: how it is started, and its parameters with types and defaults."""
@@ -345,7 +342,7 @@ class Output:
         rows: list[Sequence[Any]] = [("PARAMETER", "TYPE", "DEFAULT")]
         for key, value in job.params.items():
             rows.append((key, type_name(value), json.dumps(value, ensure_ascii=False)))
-        self._table(rows)
+        self.table(rows)
 
     def hosts(self, hosts: Sequence[Host]) -> None:
         """The inventory."""
@@ -366,7 +363,7 @@ class Output:
                     "-" if local else host.workspace,
                 )
             )
-        self._table(rows)
+        self.table(rows)
 
     def pulled(self, report: PullReport) -> None:
         """Where the files are; how many, and what was left, on stderr."""
@@ -374,13 +371,13 @@ class Output:
             self.warn(f"{report.run}: nothing yet; it is {report.nothing_yet}")
         else:
             self.report.note(pulled_text(report))
-        for count, what in (
-            (report.left_out, "left out, not plain files"),
-            (report.too_long, "left out, names too long for this disk"),
+        for names, why in (
+            (report.left_out, "not plain files"),
+            (report.too_long, "names too long for this disk"),
         ):
-            if count:
-                names = ", ".join(count[:3]) + (", …" if len(count) > 3 else "")
-                self.warn(f"{len(count)} {what}: {names}")
+            if names:
+                first = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+                self.warn(f"{len(names)} left out, {why}: {first}")
         for name in report.kept:
             self.warn(f"{report.path / name}: not from a pull, or edited here; left as it is")
         if self._json:
@@ -405,7 +402,7 @@ class Output:
             self.document(documents.cancelled(reports))
         else:
             rows = [_cancel_row(report) for report in reports if report.error is None]
-            self._table(rows)
+            self.table(rows)
         for line in missed_lines(reports, whole=whole):
             self.warn(line)
 
@@ -420,7 +417,7 @@ class Output:
             for worker in workers
             if worker.contact.state == "ok"
         ]
-        self._table(rows)
+        self.table(rows)
         for worker in workers:
             if worker.contact.state != "ok":
                 self.warn(self._silence(worker.contact, ()))
@@ -485,9 +482,13 @@ class Output:
                 self._out.write(text)
                 self._out.flush()
 
-        return lambda rank, ranks, data: put(merged.feed(rank, ranks, data)), lambda: put(
-            merged.finish()
-        )
+        def write(rank: int, ranks: int, data: bytes) -> None:
+            put(merged.feed(rank, ranks, data))
+
+        def finish() -> None:
+            put(merged.finish())
+
+        return write, finish
 
     def _write_exactly(self, data: bytes) -> None:
         stream = getattr(self._out, "buffer", None)
@@ -530,8 +531,9 @@ def pulled_text(report: PullReport) -> str:
     parts = [f"{brought}, all verified" if report.files else "nothing new"]
     parts += [f"{report.unchanged} unchanged"] if report.unchanged else []
     parts += [f"{len(report.pending)} still being written"] if report.pending else []
-    gone = f"{plural(report.mirrored, 'file')} removed here, too" if report.mirrored else ""
-    return "; ".join([*parts, *([gone] if gone else [])])
+    if report.mirrored:
+        parts.append(f"{plural(report.mirrored, 'file')} removed here, too")
+    return "; ".join(parts)
 
 
 def _cancel_row(report: CancelReport) -> Sequence[Any]:

@@ -179,7 +179,9 @@ class Store:
         self._write("contacts", host, body)
 
     def pulled(self, run: str) -> dict[str, Any]:
-        """What earlier pulls of a run made: {"to": folder, "files": {name: [...]}} or empty."""
+        """What earlier pulls of a run made, or empty: {"complete", "attempt", "places": {folder:
+        {name: [...]}}}.
+        """
         return _read(self._root / "pulls" / f"{run}.json") or {}
 
     def put_pulled(

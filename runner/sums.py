@@ -11,7 +11,7 @@ import errno
 import hashlib
 import os
 import struct
-from typing import Iterator, Tuple, Union
+from typing import Iterator, Optional, Tuple, Union
 
 BLOCK = 1 << 20
 """Of zeros, counted from where the stretch begins."""
@@ -59,6 +59,13 @@ class Sum:
         self._zero_blocks += blocks
         self._fill(rest)
 
+    def add(self, count: int, data: Optional[Buffer]) -> None:
+        """The next so many bytes, as `blocks` gives them; None: zeros."""
+        if data is None:
+            self.zeros(count)
+        else:
+            self.update(data)
+
     def digest(self) -> bytes:
         """The sum of all that came so far; more may come."""
         found = self._bytes.copy()
@@ -104,6 +111,29 @@ def data_ranges(fd: int, begin: int, end: int) -> Iterator[Tuple[int, int]]:
             return
         yield start, min(stop, end)
         position = stop
+
+
+def blocks(
+    fd: int, begin: int, end: int, most: int = BLOCK
+) -> Iterator[Tuple[int, Optional[memoryview]]]:
+    """(length, bytes; None: zeros that take no room) of a file from `begin` up to `end`, if it goes
+    so far; at most so many bytes at a time. They hold until the next are asked for."""
+    buffer = memoryview(bytearray(min(most, max(1, end - begin))))
+    found = os.fstat(fd)
+    has_holes = found.st_blocks * 512 < found.st_size
+    position = begin
+    for start, stop in data_ranges(fd, begin, end) if has_holes else ((begin, end),):
+        if position < start:
+            yield start - position, None
+        position = start
+        while position < stop:
+            count = os.preadv(fd, [buffer[: stop - position]], position)
+            if not count:
+                return
+            yield count, buffer[:count]
+            position += count
+    if position < end:
+        yield end - position, None
 
 
 def _is_zeros(piece: memoryview) -> bool:

@@ -159,6 +159,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, count in sorted(reasons.items()):
         if count:
             terminalreporter.write_line(f"{LEFT_OUT}{reason} ({count} tests)")
+    if terminalreporter.stats.get("skipped") and required(terminalreporter.config) == set(NEEDS):
+        terminalreporter.write_line("all is required, and something was skipped: failed", red=True)
 
 
 # the rig

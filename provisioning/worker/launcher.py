@@ -192,12 +192,11 @@ class Attempt:
         rows = snapshot.read_tree(self.workspace, self.spec["snapshot"], checked=True)
         if rows is None:
             return "the list of its snapshot is damaged or gone; submit the same code once more"
-        if snapshot.differences(rows, self.paths.code):
-            # a job may replace files of its own copy; the next attempt gets the snapshot again
-            try:
-                snapshot.restore(self.workspace, rows, self.paths.code)
-            except OSError as error:
-                return "its code cannot be restored: %s" % error
+        # a job may replace files of its own copy; the next attempt gets the snapshot again
+        try:
+            snapshot.restore(self.workspace, rows, self.paths.code)
+        except OSError as error:
+            return "its code cannot be restored: %s" % error
         records.write(
             os.path.join(self.folder, "params.json"), self.spec.get("params", {}), sync=False
         )

@@ -77,6 +77,13 @@ def write_new_bytes(path: str, data: bytes, mode: int = 0o644) -> None:
     os.rename(temporary, path)
 
 
+def write_all(fd: int, data: bytes) -> None:
+    """All of these bytes, however few the system takes at a time."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
 def make_spare(path: str) -> None:
     """Reserve room for a record now, so that a full disk cannot keep it from being written."""
     _write_new(path + ".spare", b" " * SPARE_BYTES, sync=False)
@@ -226,9 +233,7 @@ def _write_new(path: str, data: bytes, sync: bool, mode: int = 0o644) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     fd = os.open(path, flags, mode)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, data)
         if sync:
             os.fsync(fd)
     finally:

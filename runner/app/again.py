@@ -309,9 +309,9 @@ def _with_way_out(error: RunnerError, request: Mapping[str, Any]) -> RunnerError
         "conflict": ("type the same words again",),
         "wrong-state": (line("status", source),),
     }
-    advice = ways.get(str(getattr(error, "code", None)), ())
+    advice = ways.get(str(error.code), ())
     told = type(error)(error.message, *error.advice, *advice)
-    told.code = getattr(error, "code", None)  # type: ignore[attr-defined]
+    told.code = error.code
     return told
 
 

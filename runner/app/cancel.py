@@ -262,7 +262,8 @@ def _cancel(
     def on_event(event: Mapping[str, Any]) -> None:
         run, grace = event.get("run"), event.get("grace_s")
         with order.lock:
-            order.asked.update(each for each in ids if each == run)
+            if run in ids:
+                order.asked.add(run)
         text = f"{run}  asked to stop"
         if not order.now and is_number(grace):
             text += f"; saving ({grace:g}s at most)"

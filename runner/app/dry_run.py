@@ -42,21 +42,15 @@ def _report(ctx: Context, asked: Asked, snapshot: Snapshot) -> DryRun:
     host = asked.host.name
     known = ctx.store.known_tree(host)
     base = known.rows() if known is not None else None
-    came = None
-    if base is not None:
-        came = {row[0] for row in differing(snapshot, base)[0]}
-    files = [
-        LocalPart(row[0], row[3], came is None or row[0] in came)
-        for row in snapshot.rows
-        if row[1] == "f"
-    ]
     whole = size(int(snapshot.code.get("bytes", 0)))
     if base is None:
+        came = {row[0] for row in snapshot.rows}
         sent = f"{whole}; nothing is known to be on {host}"
     else:
-        gone = sum(base[path][1] == "f" for path in differing(snapshot, base)[1])
-        count = gone + sum(file.changed for file in files)
-        sent = f"{whole}; {count} changed since the last submit to {host}"
+        since = differing(snapshot, base)
+        came = {row[0] for row in since.came}
+        sent = f"{whole}; {since.files} changed since the last submit to {host}"
+    files = [LocalPart(row[0], row[3], row[0] in came) for row in snapshot.rows if row[1] == "f"]
     return DryRun(
         host,
         tuple(files),

@@ -16,7 +16,6 @@ from runner.app.keys import (
     is_revoked,
     look,
     note,
-    pin_name,
     read_fingerprint,
     with_pinned,
 )
@@ -128,7 +127,7 @@ class _Keys:
             key = self._settle(route, hop)
             if key is None:
                 continue
-            pin = pin_name(route, hop)
+            pin = route.pin_name(hop)
             if pin is None:
                 raise HostKeyError(
                     f"{hop.label}: the host key is not known; only the last jump's can be pinned",

@@ -13,7 +13,7 @@ from runner.carriers.host_keys import (
     key_algorithms,
     key_types,
 )
-from runner.carriers.key_scan import scan_key
+from runner.carriers.key_scan import scan_key, shown_key
 from runner.carriers.ssh_config import Hop, Route
 from runner.errors import HostError, HostKeyError, SpecError
 from runner.fields import said
@@ -34,9 +34,7 @@ def read_fingerprint(text: str) -> str:
 def look(report: Report, route: Route, hop: Hop, trusted: Sequence[HostKey]) -> HostKey:
     """The key a hop shows, of a trusted kind if it has one. Raises HostError."""
     report.step(f"asking {hop.label} for its key")
-    shown = scan_key(route, hop, key_algorithms(trusted))
-    if shown is None and trusted:
-        shown = scan_key(route, hop, key_algorithms(()))
+    shown = shown_key(route, hop, trusted)
     if shown is None:
         raise HostError(f"{hop.label}: it shows no key of a kind known here ({hop.address})")
     report.done()
@@ -100,12 +98,6 @@ def _width(route: Route) -> int:
 def is_revoked(shown: HostKey, known: KnownKeys) -> bool:
     """Whether known_hosts say that the key must not be used."""
     return any(item.key.blob == shown.blob for item in known.revoked)
-
-
-def pin_name(route: Route, hop: Hop) -> str | None:
-    """What the host's file calls the pin of a hop; None for one that cannot be pinned."""
-    place = route.hops.index(hop)
-    return {len(route.hops) - 1: "host_key", len(route.hops) - 2: "jump_key"}.get(place)
 
 
 def with_pinned(route: Route, hop: Hop, key: HostKey, source: str) -> Route:

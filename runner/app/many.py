@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import math
@@ -11,12 +10,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from runner.app.context import Context, Slow
 from runner.carriers.base import CONNECT_TIMEOUT_S
-from runner.children import children, end_children
+from runner.children import end_new_at_exit
 from runner.endpoint import LinkLost, Worker
 from runner.errors import RunnerError
 from runner.model import Host
@@ -84,10 +83,10 @@ def on_hosts(
     found = []
     for host in listed:
         connect = functools.partial(ctx.connect, host)
-        found.append(_attempt(host, functools.partial(act, host, connect)))
-    for each in found:
+        answer = _attempt(host, functools.partial(act, host, connect))
         if on_done is not None:
-            on_done(*each)
+            on_done(*answer)
+        found.append(answer)
     return found
 
 
@@ -108,7 +107,8 @@ class _Asked:
     """When its worker said what it is, the first time."""
     left: bool = False
     """Nobody waits for it any more."""
-    workers: list[Worker] = field(default_factory=list)
+    worker: Worker | None = None
+    """The newest conversation with it."""
 
 
 class _Round(Generic[T]):
@@ -136,13 +136,11 @@ class _Round(Generic[T]):
         self._answers: dict[int, Answer[T]] = {}
         self._came: queue.SimpleQueue[tuple[int, Answer[T] | None, BaseException | None]]
         self._came = queue.SimpleQueue()
-        self._took_s: list[float] = []
         self._lock = threading.Lock()
 
     def answers(self) -> list[Answer[T]]:
         """Everyone's, once each has come or is not waited for."""
-        # whatever keeps us from the end, no ssh of ours is left behind
-        atexit.register(functools.partial(end_children, children()))
+        end_new_at_exit()
         waiting = deque(range(len(self._asked)))
         under_way: set[int] = set()
         while waiting or under_way:
@@ -153,10 +151,8 @@ class _Round(Generic[T]):
                 # daemons: who is left behind keeps no process alive
                 threading.Thread(target=self._ask, args=(number,), daemon=True).start()
             self._tell([*sorted(under_way), *waiting])
-            for number in self._take():
-                under_way.discard(number)
-            for number in self._overdue(under_way):
-                under_way.discard(number)
+            under_way.difference_update(self._take())
+            under_way.difference_update(self._overdue(under_way))
         return [self._answers[number] for number in range(len(self._asked))]
 
     def _tell(self, waiting: Sequence[int]) -> None:
@@ -192,7 +188,8 @@ class _Round(Generic[T]):
         now = time.monotonic()
         answer_s = math.inf if self._answer_s is None else self._answer_s
         with self._lock:
-            limit_s = patience_s(self._took_s, len(self._asked))
+            took_s = [each.spoke - each.began for each in self._asked if each.spoke is not None]
+            limit_s = patience_s(took_s, len(self._asked))
             late = []
             for number in under_way:
                 asked = self._asked[number]
@@ -204,8 +201,8 @@ class _Round(Generic[T]):
                 self._asked[number].left = True
         for number, text in late:
             asked = self._asked[number]
-            for worker in asked.workers:
-                threading.Thread(target=worker.close, daemon=True).start()
+            if asked.worker is not None:
+                threading.Thread(target=asked.worker.close, daemon=True).start()
             self._settle(number, (asked.host, None, Slow(f"{asked.host.name}: {text}")))
         return [number for number, _ in late]
 
@@ -222,13 +219,12 @@ class _Round(Generic[T]):
         self._stop_if_left(asked)
         worker = self._ctx.connect(asked.host, many=True)
         with self._lock:
-            asked.workers = [worker]
+            asked.worker = worker
         try:
             worker.hello  # noqa: B018 - waits for it
             with self._lock:
                 if asked.spoke is None:
                     asked.spoke = time.monotonic()
-                    self._took_s.append(asked.spoke - asked.began)
             self._stop_if_left(asked)
         except BaseException:
             worker.close()

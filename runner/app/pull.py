@@ -15,13 +15,14 @@ from typing import Any
 
 from runner import manifest, states
 from runner.app import retrying
+from runner.app.book import Book
 from runner.app.context import Context, seen_one
 from runner.app.reports import PullReport
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
 from runner.endpoint import Worker
 from runner.errors import IntegrityError, NotFound, SpecError, WorkerError
-from runner.manifest import Fetch, Known, RemoteFile
+from runner.manifest import Fetch, RemoteFile
 from runner.show.units import duration, size
 from runner.transfer import fetch, lanes, parts
 from runner.transfer.arrivals import Fetched
@@ -145,7 +146,7 @@ class _Pull:
         self._ref = ref
         self._wish = wish
         self._places = places
-        self._book = _Book(ctx, ref.id, places)
+        self._book = Book(ctx, ref.id, places)
         self._progress = _Progress(ctx)
         self._listing: Mapping[str, Any] = {}
         self._round_trip_s = self._look_s = 0.0
@@ -161,8 +162,7 @@ class _Pull:
             remote = self._list()
             chosen = self._choose(remote)
             plan = self._plan(chosen, afresh, window)
-            if remote or self._places.names(parts.PARTS):
-                parts.sweep(self._places, remote)
+            parts.sweep(self._places, remote)
             found = self._fetch(plan)
             self._book.add(found.done)
             files += len(found.done)
@@ -363,67 +363,6 @@ def _left_out(listing: Mapping[str, Any]) -> tuple[str, ...]:
     """What its worker named as no plain file."""
     names = listing.get("skipped")
     return tuple(str(name)[:300] for name in names) if isinstance(names, list) else ()
-
-
-class _Book:
-    """What pulls made here: the project's records, and what a killed pull left of its own."""
-
-    def __init__(self, ctx: Context, run: str, places: Places) -> None:
-        self._ctx = ctx
-        self._run = run
-        self._places = places
-        self.doubtful: set[str] = set()
-        """Logs here that a killed pull appended to, or perhaps somebody else."""
-        whole = ctx.store.pulled(run)
-        self._facts = {"complete": whole.get("complete", False), "attempt": whole.get("attempt")}
-        found = whole.get("places")
-        self._place = _place_name(ctx.project.root, places.top)
-        rows = found.get(self._place) if isinstance(found, dict) else None
-        self._rows: dict[str, Any] = rows if isinstance(rows, dict) else {}
-        self._before = (dict(self._facts), dict(self._rows))
-        self.known: dict[str, Known] = {
-            name: Known(*row) for name, row in self._rows.items() if parts.is_known(row)
-        }
-        self._was = dict(self.known)
-        self._recall()
-
-    def add(self, done: Sequence[tuple[Fetch, Known]]) -> None:
-        for item, known in done:
-            self.known[item.file.name] = known
-            self.doubtful.discard(item.file.name)
-
-    def save(self, facts: Mapping[str, Any] | None = None) -> None:
-        """facts: what is known of the run as a whole; None leaves that as it was."""
-        for name in self.doubtful:
-            self.known[name] = self._was[name]
-        rows = {
-            name: [known.size, known.mtime_ns, known.sha256, known.local_mtime_ns]
-            for name, known in self.known.items()
-        }
-        now = dict(facts) if facts is not None else self._facts
-        if (now, rows) != self._before:
-            self._ctx.store.put_pulled(self._run, self._place, rows, now)
-
-    def _recall(self) -> None:
-        look = self._places.look
-        for name, known in parts.read_done(self._places).items():
-            here = look(name)
-            if here and (here.size, here.mtime_ns) == (known.size, known.local_mtime_ns):
-                self.known[name] = known
-        for name, last in parts.read_grown(self._places).items():
-            here, was = look(name), self.known.get(name)
-            if here is None or was is None or here.size < was.size:
-                continue
-            if (here.size, here.mtime_ns) == (was.size, was.local_mtime_ns):
-                continue
-            self.known[name] = Known(here.size, -1, "", here.mtime_ns)
-            if (here.size, here.mtime_ns) != last:
-                self.doubtful.add(name)
-
-
-def _place_name(root: Path, top: Path) -> str:
-    """What records call a folder: within the project its path there, since that may be moved."""
-    return str(top.relative_to(root) if top.is_relative_to(root) else top)
 
 
 class _Progress:

@@ -73,7 +73,7 @@ class _Rekey:
             old, new = self._settle(route, hop, known)
             if new is None or new == old:
                 continue
-            name = keys.pin_name(route, hop)
+            name = route.pin_name(hop)
             assert self._host.source is not None and name is not None
             write_pin(self._host.source, name, new.text)
             made.append(NewKey(name, old.fingerprint if old else None, new.fingerprint))
@@ -102,7 +102,7 @@ class _Rekey:
                 keys.find_key(route, hop, shown, self._given)
             self._note(route, hop, f"shows the key it is known by, {shown.shown}")
             return pinned, None
-        if keys.pin_name(route, hop) is None:
+        if route.pin_name(hop) is None:
             raise refusal(route, hop, shown, known) or AssertionError
         return pinned, self._accept(route, hop, shown, pinned)
 

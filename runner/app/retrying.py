@@ -28,14 +28,14 @@ def look(
     report: Report,
     connect: Connect,
     ask: Callable[[Worker], T],
-    waits_s: Sequence[float] = LOOK_WAITS_S,
+    waits_s: Sequence[float] | None = None,
 ) -> T:
     """What `ask` gives, which changes nothing there; a link that was lost is made again, twice
     (or as often as there are `waits_s`).
 
     Raises Unreachable when it cannot be made, LinkLost when it is lost once more.
     """
-    for wait_s in (*waits_s, None):
+    for wait_s in (*(LOOK_WAITS_S if waits_s is None else waits_s), None):
         try:
             with connect() as worker:
                 return ask(worker)
@@ -72,8 +72,6 @@ def act(
             lost = isinstance(error, LinkLost)
             sent = sent or (lost if went_out is None else went_out())
             again = lost or (sent and isinstance(error, Unreachable))
-            if not again and not sent:
-                raise
             if not again or wait_s is None:
                 if not sent:
                     raise
@@ -89,3 +87,10 @@ def _with_cause(unsure: OutcomeUnknown, error: HostError | ProvisionError) -> Ou
     if isinstance(error, LinkLost):
         return unsure
     return OutcomeUnknown(unsure.message, *unsure.advice, f"now: {error.message}")
+
+
+def back_text(host: str, lost_at: float) -> str:
+    """Says that what follows something goes on after a cut: `gpu1: link lost 02:31:07, back …`."""
+    at = time.strftime("%H:%M:%S", time.localtime(lost_at))
+    seconds = max(1, round(time.time() - lost_at))
+    return f"{host}: link lost {at}, back after {seconds}s, nothing missed"

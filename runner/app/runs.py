@@ -10,9 +10,9 @@ from typing import Any
 from runner.app import retrying
 from runner.app.context import (
     Context,
+    as_recorded,
     contact_of,
     is_elsewhere,
-    last_seen,
     read_status,
     remembered,
     seen,
@@ -128,8 +128,7 @@ def find(ctx: Context, text: str | None) -> list[RunRef]:
     known = [
         (record.id, record.host, record.run)
         for record in ctx.store.records()
-        if (record.run.get("project") or {}).get("id") == ctx.project.id
-        and record.host in ctx.hosts
+        if _is_ours(ctx, record) and record.host in ctx.hosts
     ]
     found = _match(word, known)
     if found:
@@ -272,13 +271,16 @@ def last_seen_on(
     everyone: bool = False,
 ) -> list[RunOnHost]:
     """This project's runs (or all) that were last seen on a host that gave no answer."""
-    found = []
-    for record in records:
-        mine = (record.run.get("project") or {}).get("id") == ctx.project.id
-        if record.host == host.name and (mine or everyone):
-            run = last_seen(ctx, record.id, str(error) if error else None)
-            found += [run] if run else []
-    return found
+    text = str(error) if error else None
+    return [
+        as_recorded(ctx, record, text)
+        for record in records
+        if record.host == host.name and (everyone or _is_ours(ctx, record))
+    ]
+
+
+def _is_ours(ctx: Context, record: Record) -> bool:
+    return bool((record.run.get("project") or {}).get("id") == ctx.project.id)
 
 
 def _whole_sweep(ctx: Context, word: str, found: list[RunRef]) -> list[RunRef]:

@@ -136,14 +136,17 @@ class _Code:
         self._host = host.name
         self._known = ctx.store.known_tree(host.name)
         self._offer = make_offer(snapshot, self.contents, self.diff, self._known)
-        self.changed = self._offer.changed
+
+    @property
+    def changed(self) -> int | None:
+        """Files that differ from what the host is believed to have; None: it has nothing."""
+        return self._offer.changed
 
     def offer_to(self, worker: Worker) -> Offer:
         """What to send to this worker unasked."""
         if self._known is not None and self._known.worker != worker.hello.get("worker"):
             self._known = None
             self._offer = make_offer(self.snapshot, self.contents, self.diff, None)
-            self.changed = self._offer.changed
         return self._offer
 
     def remember(self, order: _Order) -> None:
@@ -197,13 +200,14 @@ def _leave(intent: Intent, order: _Order, error: BaseException, held: Held) -> N
 
 def _is_refusal(error: BaseException) -> bool:
     """Whether the worker said itself that there is no such run."""
-    return _made_none(error) and getattr(error, "code", None) not in _BEFORE_LOOKING
+    return (
+        isinstance(error, RunnerError) and _made_none(error) and error.code not in _BEFORE_LOOKING
+    )
 
 
-def _made_none(error: BaseException) -> bool:
+def _made_none(error: RunnerError) -> bool:
     """Whether the worker said itself that it made no run of this request."""
-    code = getattr(error, "code", None)
-    return code is not None and code not in _AFTER_MAKING
+    return error.code is not None and error.code not in _AFTER_MAKING
 
 
 def _take_up(ctx: Context, host: Host, words: Sequence[str], snapshot: Snapshot) -> Intent | None:
@@ -286,20 +290,19 @@ def _hand_over(ctx: Context, worker: Worker, code: _Code, order: _Order, held: H
 
 def _explained(error: RunnerError, host: Host, order: _Order) -> RunnerError:
     """A refusal with what it means here: what was made, and what to do."""
-    code = getattr(error, "code", None)
     told = error
     if order.accepted:
         done = f"{len(order.accepted)} of {len(order.specs)} runs of {order.id} were made"
         advice = (*error.advice, f"{done}; the same words again make the rest")
         told = type(error)(error.message, *advice)
-    elif code == "no-gpu":
+    elif error.code == "no-gpu":
         advice = ("gpus=0 runs without; nothing was sent", f"runner version host={host.name}")
         told = SpecError(error.message, *advice)
-    elif code == "conflict":
+    elif error.code == "conflict":
         told = Conflict(
             f"{host.name}: there is another run {order.ids[0]}", "type the same words again"
         )
-    told.code = code  # type: ignore[attr-defined]
+    told.code = error.code
     return told
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner import states, wire
+from runner.app import retrying
 from runner.app.context import UNKNOWN_WORKER, Context, seen
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
@@ -193,7 +194,8 @@ class _Follower:
 
     def _on_start(self, log: _Log, start: int, size: Any) -> None:
         if self._lost_at is not None:
-            self._say_back(self._lost_at)
+            self._ctx.report.done()
+            self._ctx.report.note(retrying.back_text(self._ref.host, self._lost_at))
             self._lost_at = None
         if log.began:
             return
@@ -208,18 +210,9 @@ class _Follower:
             of_what = "each rank" if self._merged else _size(size)
             self._ctx.report.note(f"last {self._lines} lines of {of_what}; all: --from 0")
 
-    def _say_back(self, lost_at: float) -> None:
-        at = time.strftime("%H:%M:%S", time.localtime(lost_at))
-        seconds = max(1, round(time.time() - lost_at))
-        self._ctx.report.done()
-        self._ctx.report.note(
-            f"{self._ref.host}: link lost {at}, back after {seconds}s, nothing missed"
-        )
-
     def _on_anew(self, log: _Log, where: Any) -> None:
         """The log no longer holds what we have of it, or is another file now."""
-        good = isinstance(where, list) and len(where) == 2 and all(map(wire.is_number, where))
-        if not good:
+        if not _is_pair(where):
             return
         self._ctx.report.done()
         became = (
@@ -253,9 +246,12 @@ class _Follower:
 
 def _pass_over(log: _Log, cut: Any) -> None:
     """Bytes that are gone for good; a line of the log's own stands before them."""
-    good = isinstance(cut, list) and len(cut) == 2 and all(map(wire.is_number, cut))
-    if good and cut[0] <= log.offset < cut[1]:
+    if _is_pair(cut) and cut[0] <= log.offset < cut[1]:
         log.offset = int(cut[1])
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(wire.is_number, value))
 
 
 def _count_ranks(start: dict[str, Any], host: str) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import queue
 import threading
 import time
@@ -13,7 +11,7 @@ from runner import states, wire
 from runner.app.context import Context, seen
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef, by_host
-from runner.children import children, end_children
+from runner.children import end_new_at_exit
 from runner.endpoint import wire_json
 from runner.errors import TimedOut, Unreachable
 from runner.model import Host
@@ -30,8 +28,7 @@ def wait(ctx: Context, refs: Sequence[RunRef], timeout_s: float | None) -> list[
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     answers: queue.SimpleQueue[Found] = queue.SimpleQueue()
     groups = by_host(ctx, refs)
-    # whatever keeps us from the end, no ssh of ours is left behind
-    atexit.register(functools.partial(end_children, children()))
+    end_new_at_exit()
     for host, ids in groups:
         # daemons: a wait that ends early leaves no one to join
         threading.Thread(target=_wait_on, args=(ctx, host, ids, answers), daemon=True).start()

@@ -22,10 +22,10 @@ _FEW = 2
 class Tries:
     """How many more times one connection may be tried, and when."""
 
-    def __init__(self, limit_s: float | None = None, *, now: float | None = None) -> None:
+    def __init__(self, limit_s: float = CONNECT_TIMEOUT_S, *, now: float | None = None) -> None:
         """limit_s: no try begins later than this after the first."""
         began = time.monotonic() if now is None else now
-        self._until = began + (limit_s or CONNECT_TIMEOUT_S)
+        self._until = began + limit_s
         self._made = 0
 
     def pause_s(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol
 
 from runner.errors import RunnerError
@@ -83,9 +82,4 @@ class Session(Protocol):
 
     def __enter__(self) -> Session: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *raised: object) -> None: ...

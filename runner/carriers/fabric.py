@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any
 
 import paramiko
@@ -155,12 +154,7 @@ class FabricSession:
     def __enter__(self) -> FabricSession:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _wait(self, channel: Any, timeout_s: float) -> None:

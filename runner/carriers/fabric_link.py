@@ -36,16 +36,14 @@ from paramiko.ssh_exception import (
 )
 
 from runner.carriers.again import Tries
-from runner.carriers.base import (
-    ALIVE_INTERVAL_S,
-    CONNECT_TIMEOUT_S,
-)
+from runner.carriers.base import ALIVE_INTERVAL_S
 from runner.carriers.failures import Dropped, Refused
 from runner.carriers.host_keys import (
     HostKey,
     KnownKeys,
     check_pin,
     key_algorithms,
+    parse_key,
     read_known,
     refusal,
     trusted_keys,
@@ -92,8 +90,8 @@ def translate(
     error: Exception, route: Route, hop: Hop, offered: Sequence[str] = ()
 ) -> RunnerError | None:
     """Our error for one of paramiko's or a socket's; None for what is a bug."""
-    where = route.host if hop is route.last else f"{route.host}: {hop.label} (the jump)"
-    seconds = hop.config.connect_timeout_s or CONNECT_TIMEOUT_S
+    where = route.subject(hop)
+    seconds = hop.config.connect_timeout_s
     if isinstance(error, paramiko.BadHostKeyException):
         return HostKeyError(f"{where}: the host key is not the known one; nothing was sent")
     if isinstance(error, IncompatiblePeer):
@@ -199,7 +197,7 @@ class Link:
     def open_channel(self) -> Any:
         """A new channel for one command."""
         config = self.route.last.config
-        timeout_s = config.connect_timeout_s or CONNECT_TIMEOUT_S
+        timeout_s = config.connect_timeout_s
         with translated(self.route, self.route.last):
             channel = self.transport.open_session(window_size=WINDOW, timeout=timeout_s)
             channel.update_environment(dict(config.environment))
@@ -214,7 +212,7 @@ class Link:
             late.set()
             self.transport.close()
 
-        timer = threading.Timer(last.config.connect_timeout_s or CONNECT_TIMEOUT_S, give_up)
+        timer = threading.Timer(last.config.connect_timeout_s, give_up)
         timer.daemon = True
         timer.start()
         with translated(self.route, last):
@@ -279,7 +277,7 @@ def _go(route: Route, known: Sequence[KnownKeys]) -> Link:
 
 def _open_hop(link: Link, hop: Hop, known: KnownKeys) -> None:
     config = hop.config
-    timeout_s = config.connect_timeout_s or CONNECT_TIMEOUT_S
+    timeout_s = config.connect_timeout_s
     login = _Login(config.user, hop)
     trusted = trusted_keys(hop, known)
     with contextlib.closing(login), translated(link.route, hop, login.offered):
@@ -456,8 +454,6 @@ class _Login(AuthStrategy):  # type: ignore[misc]
 
 def _public_blob(path: str) -> bytes | None:
     """The public half of an identity file, from the file itself or the one beside it."""
-    from runner.carriers.host_keys import parse_key
-
     for name in (path, path + ".pub"):
         try:
             with open(name, encoding="utf-8", errors="replace") as file:

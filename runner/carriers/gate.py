@@ -23,13 +23,14 @@ _LOOK_S = 0.02
 Release = Callable[[], None]
 
 
-def wait_turn(control: Path) -> Release:
-    """Returns when the control socket is there, or when it is our turn to make it.
+def wait_turn(control: Path | None) -> Release:
+    """Returns when the control socket is there, or when it is our turn to make it; at once where
+    there is to be none.
 
     Call what it gives when the attempt has ended; until then, or until the socket is there, no
     other begins one.
     """
-    if is_alive(control):
+    if control is None or is_alive(control):
         return _nothing
     lock = os.open(f"{control}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + _HOLD_S

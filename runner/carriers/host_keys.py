@@ -273,14 +273,14 @@ def refusal(route: Route, hop: Hop, shown: HostKey, known: KnownKeys) -> HostKey
     if verdict is Verdict.REVOKED:
         place = next(item.place for item in known.revoked if item.key.blob == shown.blob)
         return HostKeyError(
-            f"{_subject(route, hop)}: HOST KEY REVOKED; nothing was sent",
+            f"{route.subject(hop)}: HOST KEY REVOKED; nothing was sent",
             f"revoked   by {place}",
             *seen,
             "whoever shows a revoked key may be anyone; ask the machine's keeper",
         )
     expected = next((key for key in trusted if key.type == shown.type), trusted[0])
     return HostKeyError(
-        f"{_subject(route, hop)}: HOST KEY CHANGED; nothing was sent",
+        f"{route.subject(hop)}: HOST KEY CHANGED; nothing was sent",
         f"expected  {expected.shown}",
         f"          from {_origin(hop, known, expected)}",
         *seen,
@@ -301,7 +301,7 @@ def _ways_out(route: Route, hop: Hop, known: KnownKeys, expected: HostKey) -> li
 def _unknown(route: Route, hop: Hop, shown: HostKey) -> HostKeyError:
     by_hand = ["ssh", *(["-J", route.jump] if route.jump and hop is route.last else [])]
     return HostKeyError(
-        f"{_subject(route, hop)}: the host key is not known; nothing was sent",
+        f"{route.subject(hop)}: the host key is not known; nothing was sent",
         f"shown     {shown.shown}",
         f"          by {way_text(route, hop)}",
         "compare it with what the machine's keeper says. If it is the same:",
@@ -313,7 +313,7 @@ def _unknown(route: Route, hop: Hop, shown: HostKey) -> HostKeyError:
 
 def _ways_to_pin(route: Route, hop: Hop, shown: HostKey) -> list[str]:
     """Only the host's and the last jump's key have a place in the host's file."""
-    pin = {1: "host_key", 2: "jump_key"}.get(len(route.hops) - route.hops.index(hop))
+    pin = route.pin_name(hop)
     if pin is None:
         return []
     return [
@@ -322,10 +322,6 @@ def _ways_to_pin(route: Route, hop: Hop, shown: HostKey) -> list[str]:
         f'  {pin} = "{shown.text}"',
         "or:",
     ]
-
-
-def _subject(route: Route, hop: Hop) -> str:
-    return route.host if hop is route.last else f"{route.host}: {hop.label} (the jump)"
 
 
 def _origin(hop: Hop, known: KnownKeys, key: HostKey) -> str:

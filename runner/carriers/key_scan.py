@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +15,12 @@ from runner.carriers.host_keys import (
     trusted_keys,
 )
 from runner.carriers.private import private_folder
-from runner.carriers.ssh_command import ssh_argv, ssh_env
+from runner.carriers.ssh_command import run_ssh, ssh_argv
 from runner.carriers.ssh_config import Hop, Route
 from runner.carriers.ssh_failures import is_host_key_trouble, ssh_failure
 from runner.errors import HostKeyError, RunnerError
+
+_SCAN_S = 45
 
 
 def scan_key(route: Route, hop: Hop, algorithms: Sequence[str]) -> HostKey | None:
@@ -43,10 +44,8 @@ def scan_key(route: Route, hop: Hop, algorithms: Sequence[str]) -> HostKey | Non
             "PubkeyAuthentication=no",
             f"HostKeyAlgorithms={','.join(algorithms)}",
         ]
-        done = _run_scan(
-            [*ssh_argv(way, options=[f"-o{item}" for item in options], shared=False), "true"],
-            ssh_env(),
-        )
+        argv = ssh_argv(way, options=[f"-o{item}" for item in options], shared=False)
+        done = run_ssh([*argv, "true"], _SCAN_S)
         text = seen.read_text() if seen.exists() else ""
     for line in text.splitlines():
         try:
@@ -54,24 +53,16 @@ def scan_key(route: Route, hop: Hop, algorithms: Sequence[str]) -> HostKey | Non
         except ValueError:
             continue
     if done is not None:
-        _raise_for(way, done)
+        _raise_for(way, done.stderr.decode("utf-8", "replace"))
     return None
 
 
-def _run_scan(argv: list[str], env: dict[str, str]) -> str | None:
-    """What ssh said; None when it took too long."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=45,
-            env=env,
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    return done.stderr.decode("utf-8", "replace")
+def shown_key(route: Route, hop: Hop, trusted: Sequence[HostKey]) -> HostKey | None:
+    """The key a hop shows, of a trusted kind if it has one; None for none of a kind known here."""
+    shown = scan_key(route, hop, key_algorithms(trusted))
+    if shown is None and trusted:
+        shown = scan_key(route, hop, key_algorithms(()))
+    return shown
 
 
 def _raise_for(way: Route, said: str) -> None:
@@ -91,9 +82,7 @@ def explain_host_key(route: Route, said: str) -> RunnerError:
         known = read_known(hop.config)
         trusted = trusted_keys(hop, known)
         try:
-            shown = scan_key(route, hop, key_algorithms(trusted)) or scan_key(
-                route, hop, key_algorithms(())
-            )
+            shown = shown_key(route, hop, trusted)
         except RunnerError as error:
             return error
         if shown is None:

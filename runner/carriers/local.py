@@ -94,10 +94,7 @@ class ChildCarrier:
         with self._reading:
             if self._closed:
                 return False
-            poll = select.poll()
-            poll.register(self._out.fileno(), select.POLLIN)
-            poll.register(self._wake_read, select.POLLIN)
-            ready = dict(poll.poll(None if limit_s is None else max(0, limit_s) * 1000))
+            ready = self._poll(self._out.fileno(), select.POLLIN, limit_s)
             if not ready:
                 return None
             event = ready.get(self._out.fileno(), 0)
@@ -154,11 +151,14 @@ class ChildCarrier:
 
     def _wait(self, fd: int, event: int) -> bool:
         """Waits until `fd` is ready; False when `close` came first."""
+        return self._wake_read not in self._poll(fd, event)
+
+    def _poll(self, fd: int, event: int, limit_s: float | None = None) -> dict[int, int]:
+        """What there is of `fd` and of the wish to close, by descriptor."""
         poll = select.poll()
         poll.register(fd, event)
         poll.register(self._wake_read, select.POLLIN)
-        ready = {number for number, _ in poll.poll()}
-        return self._wake_read not in ready
+        return dict(poll.poll(None if limit_s is None else max(0, limit_s) * 1000))
 
     def _end_child(self) -> None:
         if self._child.poll() is None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from pathlib import Path
 
 from runner.carriers.gate import is_alive
-from runner.carriers.ssh_command import ssh_env
+from runner.carriers.ssh_command import run_ssh
 
 SILENCE_S = 4.0
 """How long nothing may come over a connection that was there before. A new one needs about 3 s at
@@ -25,10 +24,7 @@ def living(control: Path | None) -> int | None:
     """Which socket is there with someone listening, as the number of its file; None for none."""
     if control is None:
         return None
-    try:
-        number = os.stat(control).st_ino
-    except OSError:
-        return None
+    number = _number(control)
     return number if is_alive(control) else None
 
 
@@ -36,15 +32,8 @@ def let_go(control: Path, number: int) -> None:
     """Sees that nothing new goes over that socket; what is under way over it lives on."""
     if _number(control) != number:
         return  # someone else did, and there may be a new one
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(
-            ["ssh", "-F", "none", "-S", str(control), "-O", "stop", "--", "x"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_STOP_S,
-            env=ssh_env(),
-            start_new_session=True,
-        )
+    with contextlib.suppress(OSError):
+        run_ssh(["ssh", "-F", "none", "-S", str(control), "-O", "stop", "--", "x"], _STOP_S)
     if _number(control) == number:  # whoever holds it hangs too
         with contextlib.suppress(OSError):
             control.unlink()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from runner.carriers.base import CONNECT_TIMEOUT_S
 from runner.carriers.failures import program_failure
@@ -15,7 +13,7 @@ from runner.carriers.local import ChildCarrier, Explain
 from runner.carriers.masters import SILENCE_S, let_go, living
 from runner.carriers.quoting import login_shell_line
 from runner.carriers.session import ChildSession
-from runner.carriers.ssh_command import control_socket, jump_argv, ssh_argv, ssh_env
+from runner.carriers.ssh_command import control_socket, jump_argv, run_ssh, ssh_argv, ssh_env
 from runner.carriers.ssh_config import Route, read_route
 from runner.carriers.ssh_failures import (
     SSH_STATUS,
@@ -40,7 +38,7 @@ def open_openssh(
     command = [*ssh_argv(way, lane=lane), login_shell_line(argv)]
 
     def start() -> tuple[ChildCarrier, Callable[[], None] | None]:
-        release = _wait_turn(control)
+        release = wait_turn(control)
         there = living(control)
         child = ChildCarrier(
             command,
@@ -53,9 +51,8 @@ def open_openssh(
             return child, None
         return child, lambda: let_go(control, there)
 
-    return SteadyCarrier(
-        start, silence_s=SILENCE_S, limit_s=way.last.config.connect_timeout_s or CONNECT_TIMEOUT_S
-    )
+    limit_s = way.last.config.connect_timeout_s
+    return SteadyCarrier(start, silence_s=SILENCE_S, limit_s=limit_s)
 
 
 def open_openssh_session(host: Host) -> ChildSession:
@@ -86,7 +83,7 @@ class _Turns:
         self._is_first = False
         if self._control is not None and there is not None and not _carries(self._route):
             let_go(self._control, there)
-        return _wait_turn(self._control)
+        return wait_turn(self._control)
 
 
 def _carries(route: Route) -> bool:
@@ -98,10 +95,6 @@ def _carries(route: Route) -> bool:
         return bool(child.stir(SILENCE_S))
     finally:
         child.close()
-
-
-def _wait_turn(control: Path | None) -> Release:
-    return wait_turn(control) if control is not None else lambda: None
 
 
 def _checked(route: Route) -> Route:
@@ -131,15 +124,7 @@ def _ask_again(route: Route) -> str:
     """
     argv = jump_argv(route) if len(route.hops) > 1 else [*ssh_argv(route, shared=False), "true"]
     argv[1:1] = ["-oLogLevel=INFO"]
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=2 * CONNECT_TIMEOUT_S,
-            env=ssh_env(),
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired:
+    done = run_ssh(argv, 2 * CONNECT_TIMEOUT_S)
+    if done is None or done.returncode != SSH_STATUS:
         return ""
-    return done.stderr.decode("utf-8", "replace") if done.returncode == SSH_STATUS else ""
+    return done.stderr.decode("utf-8", "replace")

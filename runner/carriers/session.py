@@ -13,7 +13,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import IO
 
 from runner.carriers.again import Tries
@@ -177,12 +176,7 @@ class ChildSession:
     def __enter__(self) -> ChildSession:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _wait(self, child: subprocess.Popen[bytes], timeout_s: float, out: Collector) -> int:

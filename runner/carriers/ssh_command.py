@@ -8,10 +8,11 @@ strict host keys, pins and no questions hold on every hop.
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.carriers.base import ALIVE_COUNT, ALIVE_INTERVAL_S, CONNECT_TIMEOUT_S
+from runner.carriers.base import ALIVE_COUNT, ALIVE_INTERVAL_S
 from runner.carriers.private import key_file, socket_path
 from runner.carriers.quoting import plain_line
 from runner.carriers.ssh_config import Hop, Route, SshConfig
@@ -29,6 +30,21 @@ _WHERE_KNOWN = {
 def ssh_env() -> dict[str, str]:
     """Our environment, in which no ssh asks anything in a window."""
     return {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
+
+
+def run_ssh(argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[bytes] | None:
+    """An ssh that carries nothing, once it has ended; None when it took longer."""
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            env=ssh_env(),
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def ssh_argv(
@@ -73,10 +89,9 @@ def control_socket(route: Route, *, lane: int = 0) -> Path | None:
 
 
 def _safe_options(config: SshConfig) -> list[str]:
-    timeout_s = config.connect_timeout_s or CONNECT_TIMEOUT_S
     fixed = [
         "BatchMode=yes",
-        f"ConnectTimeout={timeout_s}",
+        f"ConnectTimeout={config.connect_timeout_s}",
         f"ServerAliveInterval={ALIVE_INTERVAL_S}",
         f"ServerAliveCountMax={ALIVE_COUNT}",
         "StrictHostKeyChecking=yes",

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runner.carriers.base import CONNECT_TIMEOUT_S
 from runner.carriers.ssh_values import Tokens, agent_socket, existing_paths, sent_environment
 from runner.errors import HostError, SpecError
 from runner.model import Host
@@ -94,7 +95,7 @@ class SshConfig:
     proxy_command: str | None = None
     own_control: bool = False
     """The user's configuration names a control socket of its own."""
-    connect_timeout_s: int | None = None
+    connect_timeout_s: int = CONNECT_TIMEOUT_S
     address_family: str = "any"
     bind_address: str | None = None
     not_honoured: tuple[str, ...] = ()
@@ -147,6 +148,15 @@ class Route:
     def last(self) -> Hop:
         """The host itself."""
         return self.hops[-1]
+
+    def subject(self, hop: Hop) -> str:
+        """What an error about a hop begins with."""
+        return self.host if hop is self.last else f"{self.host}: {hop.label} (the jump)"
+
+    def pin_name(self, hop: Hop) -> str | None:
+        """What the host's file calls the pin of a hop; None for one that cannot be pinned."""
+        from_end = len(self.hops) - self.hops.index(hop)
+        return {1: "host_key", 2: "jump_key"}.get(from_end)
 
 
 def parse_target(text: str, *, with_port: bool = False) -> Target:
@@ -345,7 +355,7 @@ def parse_config(text: str, name: str, environ: Mapping[str, str]) -> SshConfig:
         if chosen("proxycommand")
         else None,
         own_control=chosen("controlpath") is not None,
-        connect_timeout_s=int(timeout) if timeout.isdigit() else None,
+        connect_timeout_s=(int(timeout) if timeout.isdigit() else 0) or CONNECT_TIMEOUT_S,
         address_family=one("addressfamily", "any"),
         bind_address=chosen("bindaddress"),
         not_honoured=tuple(missing),

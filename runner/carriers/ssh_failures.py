@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 
-from runner.carriers.base import CONNECT_TIMEOUT_S
 from runner.carriers.failures import Dropped, Refused, last_line
 from runner.carriers.ssh_config import Hop, Route
 from runner.errors import AuthRefused, HostError, RunnerError, Unreachable
@@ -59,7 +58,7 @@ def ssh_failure(route: Route, said: str) -> RunnerError:
             f"{route.host}: {way} ({(match[1] or 'forwarding failed').strip()})", *_way(route)
         )
     if re.search(r"timed out", said, re.IGNORECASE):
-        seconds = route.last.config.connect_timeout_s or CONNECT_TIMEOUT_S
+        seconds = route.last.config.connect_timeout_s
         return Unreachable(
             f"{route.host}: no answer for {seconds} s", *_way(route), f"ssh said: {last_line(said)}"
         )
@@ -101,7 +100,6 @@ def _auth_failure(route: Route, said: str) -> AuthRefused:
 
 def auth_refused(route: Route, hop: Hop, offered: list[str], troubles: list[str]) -> AuthRefused:
     """Says who was refused where, with which keys, and how to let them in."""
-    where = route.host if hop is route.last else f"{route.host}: {hop.label} (the jump)"
     keys = f"offered {', '.join(offered)}" if offered else "no key to offer"
     through = ["-o", f"ProxyJump={route.jump}"] if route.jump and hop is route.last else []
     copy = ["ssh-copy-id", *through, *hop.target.typed]
@@ -114,7 +112,9 @@ def auth_refused(route: Route, hop: Hop, offered: list[str], troubles: list[str]
     if len(offered) > 5:
         advice = ["so many keys make a server give up; name the right one in the ssh config:",
                   "IdentityFile FILE", "IdentitiesOnly yes"]  # fmt: skip
-    return AuthRefused(f"{where}: key refused for {hop.config.user} ({keys})", *troubles, *advice)
+    return AuthRefused(
+        f"{route.subject(hop)}: key refused for {hop.config.user} ({keys})", *troubles, *advice
+    )
 
 
 def _denying_hop(route: Route, said: str) -> Hop:

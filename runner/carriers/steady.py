@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 
 from runner.carriers.again import Tries
-from runner.carriers.base import CONNECT_TIMEOUT_S
 from runner.carriers.local import ChildCarrier
 from runner.errors import RunnerError, Unreachable
 
@@ -30,14 +29,14 @@ other goes over that.
 class SteadyCarrier:
     """A program's stdin and stdout, started anew where that is harmless."""
 
-    def __init__(self, start: Start, *, silence_s: float, limit_s: float | None = None) -> None:
+    def __init__(self, start: Start, *, silence_s: float, limit_s: float) -> None:
         """silence_s: how long nothing may come over a connection that was there before. limit_s:
         how long connecting may take in all.
         """
         self._start = start
         self._silence_s = silence_s
         self._tries = Tries(limit_s)
-        self._until = time.monotonic() + (limit_s or CONNECT_TIMEOUT_S)
+        self._until = time.monotonic() + limit_s
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._begun = False

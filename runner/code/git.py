@@ -62,15 +62,7 @@ class Git:
         if self.top is None:
             return None
         try:
-            done = subprocess.run(
-                _argv(_IGNORED),
-                cwd=self._root,
-                env=_environment(),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=LIMIT_S,
-                check=False,
-            )
+            done = _run(_IGNORED, self._root)
         except FileNotFoundError:
             self.problem = "git is not installed here"
             return None
@@ -90,15 +82,7 @@ class Git:
         """`FILE:LINE: PATTERN` for each path that one line leaves out."""
         given = b"".join(os.fsencode(path) + b"\0" for path in paths)
         try:
-            done = subprocess.run(
-                _argv(("check-ignore", "--verbose", "-z", "--stdin")),
-                cwd=self._root,
-                env=_environment(),
-                input=given,
-                capture_output=True,
-                timeout=LIMIT_S,
-                check=False,
-            )
+            done = _run(("check-ignore", "--verbose", "-z", "--stdin"), self._root, given)
         except (OSError, subprocess.TimeoutExpired):
             return {}
         words = os.fsdecode(done.stdout).split("\0")[:-1]
@@ -221,15 +205,7 @@ def work_tree_of(root: Path) -> str | None:
 def global_rules_file() -> str | None:
     """The user's own rule file for all repositories."""
     try:
-        done = subprocess.run(
-            _argv(("config", "--type=path", "--get", "core.excludesFile")),
-            cwd="/",
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        done = _run(("config", "--type=path", "--get", "core.excludesFile"), Path("/"))
         if done.returncode == 0:
             return os.fsdecode(done.stdout.removesuffix(b"\n")) or None
     except (OSError, subprocess.TimeoutExpired):
@@ -247,15 +223,7 @@ def _without_filters(root: Path, top: str) -> dict[str, str]:
         return {}
     asked = ("config", "-z", "--show-scope", "--get-regexp", r"^filter\..*\.(clean|process)$")
     try:
-        done = subprocess.run(
-            _argv(asked),
-            cwd=root,
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        done = _run(asked, root)
     except (OSError, subprocess.TimeoutExpired):
         return {}
     words = os.fsdecode(done.stdout).split("\0")
@@ -281,6 +249,19 @@ def _may_have_filters(repository: str) -> bool:
     except OSError:
         return True
     return b"filter" in config or b"include" in config
+
+
+def _run(words: Iterable[str], cwd: Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """A short git command, to its end. Raises OSError and TimeoutExpired."""
+    return subprocess.run(
+        _argv(words),
+        cwd=cwd,
+        env=_environment(),
+        input=given,
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
 
 
 def _argv(words: Iterable[str]) -> list[str]:

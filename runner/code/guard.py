@@ -9,12 +9,12 @@ from runner.code.complaints import RUNNERIGNORE, shown, size_text
 from runner.code.patterns import escaped
 from runner.code.walk import File
 from runner.errors import SpecError
+from runner.grammar.values import NOTHING_SENT
 
 FILE_BYTES = 50 * 10**6
 """A single file that is larger is hardly code."""
 NAMED = 3
 """How many files a refusal names."""
-NOTHING_SENT = "nothing was sent"
 
 _KEY = "private key"
 _PASSWORDS = "passwords"
@@ -75,7 +75,7 @@ def refuse_secrets(found: Iterable[tuple[str, str]]) -> None:
     pairs = list(found)
     if not pairs:
         return
-    names = _some([f"{shown(path)} ({kind})" for path, kind in pairs])
+    names = some([f"{shown(path)} ({kind})" for path, kind in pairs])
     what = "looks like a secret" if len(pairs) == 1 else "look like secrets"
     raise SpecError(f"{names} {what} and would travel with the code", *_way_out(pairs[0][0]))
 
@@ -84,7 +84,7 @@ def _refuse_large(files: Sequence[File]) -> None:
     if not files:
         return
     by_size = sorted(files, key=lambda file: -file.stat.st_size)
-    names = _some([f"{shown(file.path)} ({size_text(file.stat.st_size)})" for file in by_size])
+    names = some([f"{shown(file.path)} ({size_text(file.stat.st_size)})" for file in by_size])
     what = "is a large file" if len(files) == 1 else "are large files"
     raise SpecError(
         f"{names} {what} and would travel with the code (over {size_text(FILE_BYTES)} each is)",
@@ -101,7 +101,8 @@ def _way_out(path: str) -> tuple[str, ...]:
     )
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first few of these names, and how many more there are."""
     rest = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
 

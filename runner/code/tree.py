@@ -167,7 +167,4 @@ def _signs(state: os.stat_result) -> tuple[int, int, int]:
 def _no_files(found: Found) -> list[str]:
     """What to say of pipes, sockets and the like."""
     names = [shown(path) for path, cause in found.left_out if cause == NO_FILE]
-    if not names:
-        return []
-    rest = f" and {len(names) - guard.NAMED} more" if len(names) > guard.NAMED else ""
-    return [f"left out, as no file: {', '.join(names[: guard.NAMED])}{rest}"]
+    return [f"left out, as no file: {guard.some(names)}"] if names else []

@@ -29,6 +29,7 @@ def missed_lines(reports: Sequence[CancelReport], *, whole: bool = False) -> lis
     lines = []
     for (host, error, status, asked), rows in groups.items():
         ids = [row.run for row in rows]
+        verb = "was" if len(ids) == 1 else "were"
         command = "  " + shlex.join(["runner", "cancel", *([f"host={host}"] if whole else ids)])
         if status == NotFound.status:
             lines += [error, *(f"  {line}" for line in rows[0].advice)]
@@ -36,10 +37,8 @@ def missed_lines(reports: Sequence[CancelReport], *, whole: bool = False) -> lis
             lines += [f"{error}; {_named(ids)} may or may not be stopped; the same settles it:"]
             lines += [command]
         elif asked:
-            verb = "was" if len(ids) == 1 else "were"
             lines += [f"{error}; {_named(ids)} {verb} asked to stop and may not have ended yet"]
         else:
-            verb = "was" if len(ids) == 1 else "were"
             text = f"{error}; {_named(ids)} {verb} NOT stopped"
             if rows[0].retry:
                 lines += [f"{text}; to keep trying:", f"{command} --until {KEEP_TRYING}"]

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner import wire
 from runner.code import tree
@@ -141,8 +141,7 @@ def make_offer(
         kind, rows, changed = None, [], 0
         there = {row[4] for row in snapshot.rows if row[1] == "f"}
     elif known is not None and base is not None:
-        came, gone = differing(snapshot, base)
-        changed = sum(row[1] == "f" for row in came) + sum(base[path][1] == "f" for path in gone)
+        came, gone, changed = differing(snapshot, base)
         there = {row[4] for row in base.values() if row[1] == "f"}
         if len(came) + len(gone) < len(rows):
             kind, rows = "changes", [gone, came]
@@ -164,13 +163,23 @@ def make_offer(
     )
 
 
-def differing(
-    snapshot: Snapshot, base: Mapping[str, list[Any]]
-) -> tuple[list[list[Any]], list[str]]:
-    """(rows that came or changed, paths that went) from `base` to a snapshot."""
+class Difference(NamedTuple):
+    """What a snapshot is, seen from another one."""
+
+    came: list[list[Any]]
+    """Rows that came or changed."""
+    gone: list[str]
+    files: int
+    """How many of both are files."""
+
+
+def differing(snapshot: Snapshot, base: Mapping[str, list[Any]]) -> Difference:
+    """What leads from the rows of `base` to a snapshot."""
     rows = {row[0]: list(row) for row in snapshot.rows}
     came = [row for path, row in rows.items() if base.get(path) != row]
-    return came, [path for path in base if path not in rows]
+    gone = [path for path in base if path not in rows]
+    files = sum(row[1] == "f" for row in (*came, *map(base.__getitem__, gone)))
+    return Difference(came, gone, files)
 
 
 def _pack_unasked(contents: Contents, guess: list[str]) -> tuple[bytes, list[str]]:

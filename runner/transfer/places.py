@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 from pathlib import Path
-from types import TracebackType
 
 from runner.errors import SpecError
 from runner.manifest import LocalFile
@@ -31,12 +30,7 @@ class Places:
     def __enter__(self) -> Places:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._close_folders()
         os.close(self._top_fd)
 

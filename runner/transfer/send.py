@@ -23,7 +23,6 @@ class Accepted:
     """A worker's answer to a submit."""
 
     run: Mapping[str, Any]
-    repeated: bool
     gpus: int
     sent_bytes: int = 0
     """Of code, as it travelled: lists and contents."""
@@ -144,7 +143,7 @@ def _accepted(
         raise WorkerError(f"{worker.host.name}: the worker's answer cannot be read: gpus {gpus!r}")
     name = reply.get("worker")
     known = name[:LONGEST_ID] if isinstance(name, str) else None
-    return Accepted(run, bool(reply.get("repeated")), gpus, sent_bytes, known)
+    return Accepted(run, gpus, sent_bytes, known)
 
 
 @dataclass(frozen=True)

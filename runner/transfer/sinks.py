@@ -7,7 +7,7 @@ import os
 from typing import Protocol
 
 from runner.manifest import Fetch, Known, RemoteFile, merged
-from runner.sums import Sum, data_ranges
+from runner.sums import Sum, blocks
 from runner.transfer import parts
 from runner.transfer.places import Places, write_all
 from runner.wire import CHUNK
@@ -87,7 +87,22 @@ class Small:
         self._data = bytearray()
 
 
-class Gathering:
+class _OnDisk:
+    """A file, and the record of how much of it came; closed together."""
+
+    _fd = -1
+    _record: parts.Record | None = None
+
+    def close(self) -> None:
+        if self._record is not None:
+            self._record.close()
+            self._record = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Gathering(_OnDisk):
     """A file that comes in pieces, perhaps over several pulls and several connections at once."""
 
     def __init__(self, places: Places, item: Fetch, *, in_order: bool) -> None:
@@ -99,10 +114,9 @@ class Gathering:
         self._summed = 0
         part = parts.part_name(item.file.name)
         self._fd = places.open(part, os.O_RDWR | os.O_CREAT, make=True)
-        self._have: parts.Record | None = None
         try:
             # first the record, whose size of nothing claims nothing
-            self._have = parts.open_have(places, item.file, anew=not item.here)
+            self._record = parts.open_have(places, item.file, anew=not item.here)
             os.ftruncate(self._fd, item.here[-1][1] if item.here else 0)
         except BaseException:
             self.close()
@@ -141,25 +155,18 @@ class Gathering:
         self.close()
         parts.drop(self._places, self._file.name)
 
-    def close(self) -> None:
-        if self._have is not None:
-            self._have.close()
-            self._have = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
     def _note(self, position: int, count: int) -> None:
-        assert self._have is not None
-        self._have.add(f"{position} {position + count}")
+        assert self._record is not None
+        self._record.add(f"{position} {position + count}")
 
     def _reaches(self, position: int) -> bool:
         """Whether all before `position` is summed; what is here of it is read for that."""
-        self._summed += _sum(self._digest, self._fd, self._summed, position)
+        if self._summed < position:
+            self._summed += _sum(self._digest, self._fd, self._summed, position)
         return self._summed == position
 
 
-class Growing:
+class Growing(_OnDisk):
     """A log that is appended to where it lies: who reads it sees it grow, as a file of its own."""
 
     def __init__(self, places: Places, item: Fetch) -> None:
@@ -169,8 +176,6 @@ class Growing:
         self._file = item.file
         self._growth = item.growth
         self._digest = Sum()
-        self._grows: parts.Record | None = None
-        self._fd = -1
         # many may be waited for at a time, so none stays open before anything comes
         fd = self._open()
         try:
@@ -211,19 +216,11 @@ class Growing:
         return known
 
     def cancel(self) -> None:
-        if self._grows is not None:
+        if self._record is not None:
             os.ftruncate(self._fd, self._growth.size)
             os.utime(self._fd, ns=(self._growth.local_mtime_ns, self._growth.local_mtime_ns))
             self.close()
             parts.end_growth(self._places, self._file.name)
-
-    def close(self) -> None:
-        if self._grows is not None:
-            self._grows.close()
-            self._grows = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
     def _open(self) -> int:
         try:
@@ -237,15 +234,15 @@ class Growing:
         return fd
 
     def _begin(self) -> None:
-        if self._grows is None:
+        if self._record is None:
             self._fd = self._open()
-            self._grows = parts.open_grows(self._places, self._file.name)
+            self._record = parts.open_grows(self._places, self._file.name)
             self._note()
 
     def _note(self) -> None:
-        assert self._grows is not None
+        assert self._record is not None
         found = os.fstat(self._fd)
-        self._grows.add(f"{found.st_size} {found.st_mtime_ns}")
+        self._record.add(f"{found.st_size} {found.st_mtime_ns}")
 
 
 def _known(fd: int, file: RemoteFile, sha256: str) -> Known:
@@ -260,19 +257,8 @@ def _known(fd: int, file: RemoteFile, sha256: str) -> Known:
 
 def _sum(digest: Sum, fd: int, begin: int, end: int) -> int:
     """Add bytes of a file to a sum, holes without reading them; how many there were."""
-    end = min(end, os.fstat(fd).st_size)
-    if begin >= end:
-        return 0
-    buffer = memoryview(bytearray(min(1 << 20, end - begin)))
-    position = begin
-    for start, stop in data_ranges(fd, begin, end):
-        digest.zeros(start - position)
-        position = start
-        while position < stop:
-            count = os.preadv(fd, [buffer[: stop - position]], position)
-            if not count:
-                return position - begin
-            digest.update(buffer[:count])
-            position += count
-    digest.zeros(end - position)
-    return end - begin
+    count = 0
+    for length, block in blocks(fd, begin, min(end, os.fstat(fd).st_size)):
+        digest.add(length, block)
+        count += length
+    return count

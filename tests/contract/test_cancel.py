@@ -339,6 +339,15 @@ def far(local_worker: LocalWorker) -> Link:
     return link
 
 
+def seen_on_far(worker: LocalWorker) -> runs.RunRef:
+    """The run `r`, which this side knows to be on `far`."""
+    (ref,) = runs.find(worker.ctx, "name:r")
+    record = worker.ctx.store.record(ref.id)
+    assert record is not None
+    worker.ctx.store.put("far", record.run, record.seen_at)
+    return ref
+
+
 @pytest.mark.parametrize("words", [["name:r"], ["host=far"], ["--all"]])
 def test_until_keeps_trying_until_the_host_is_back(
     local_worker: LocalWorker,
@@ -351,12 +360,15 @@ def test_until_keeps_trying_until_the_host_is_back(
     monkeypatch.setattr(retrying, "ACT_WAITS_S", ())
     monkeypatch.setattr(retrying, "LOOK_WAITS_S", ())
     monkeypatch.setattr(cancel_use, "PAUSES_S", (0.2,))
-    (ref,) = runs.find(local_worker.ctx, "name:r")
-    record = local_worker.ctx.store.record(ref.id)
-    assert record is not None
-    local_worker.ctx.store.put("far", record.run, record.seen_at)
+    ref = seen_on_far(local_worker)
     far.take_down()
-    back = threading.Timer(3.0, far.bring_up)
+    before = far.begun
+
+    def bring_back() -> None:
+        wait_for(lambda: far.begun > before + 1, 30, "two tries")
+        far.bring_up()
+
+    back = threading.Thread(target=bring_back)
     back.start()
     assert main(["cancel", *words, "--until", "60s", "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
@@ -375,12 +387,9 @@ def test_until_ends_with_3_and_says_what_was_not_stopped(
 ) -> None:
     monkeypatch.chdir(local_worker.project)
     monkeypatch.setattr(retrying, "LOOK_WAITS_S", ())
-    (ref,) = runs.find(local_worker.ctx, "name:r")
+    ref = seen_on_far(local_worker)
     monkeypatch.setattr(cancel_use, "PAUSES_S", (0.2,))
     local_worker.file("hosts/far.toml", "ssh = 'runner-no-such-host.invalid'\n")
-    record = local_worker.ctx.store.record(ref.id)
-    assert record is not None
-    local_worker.ctx.store.put("far", record.run, record.seen_at)
     began = time.monotonic()
     assert main(["cancel", *words, "--until", "2s"]) == 3
     assert time.monotonic() - began > 1.5
@@ -415,10 +424,7 @@ def test_until_is_a_duration_and_does_not_wait_where_nothing_will_change(
 
 
 def test_ctrl_c_says_what_was_not_stopped(local_worker: LocalWorker, far: Link) -> None:
-    (ref,) = runs.find(local_worker.ctx, "name:r")
-    record = local_worker.ctx.store.record(ref.id)
-    assert record is not None
-    local_worker.ctx.store.put("far", record.run, record.seen_at)
+    ref = seen_on_far(local_worker)
     far.take_down()
     env = dict(os.environ, PYTHONPATH=str(ROOT))
     process = subprocess.Popen(
@@ -428,7 +434,7 @@ def test_ctrl_c_says_what_was_not_stopped(local_worker: LocalWorker, far: Link) 
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_for(lambda: len(far.talks) > 2, 30, "two tries")
+    wait_for(lambda: far.begun > 2, 30, "two tries")
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=30)[1]
     assert process.returncode == 130

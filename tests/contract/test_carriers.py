@@ -15,50 +15,13 @@ from runner.carriers.fabric import FabricSession
 from runner.carriers.session import ChildSession
 from runner.errors import AuthRefused, HostKeyError, RunnerError, TimedOut, Unreachable
 from runner.model import Host
-from tests.helpers.become import become
+from tests.helpers.carried import go_through_a_proxy, read_all, running
 from tests.helpers.wait import wait_for
 from tests.rig.hosts import RigHost
 from tests.rig.operator import Operator
 from tests.rig.rig import Rig
 
-PROXY = """
-import os, socket, sys, threading
-sock = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-def up():
-    while data := os.read(0, 65536):
-        sock.sendall(data)
-    os._exit(0)
-threading.Thread(target=up, daemon=True).start()
-while data := sock.recv(65536):
-    os.write(1, data)
-"""
 AWKWARD = ["it's", 'a "b"', "x!y", "\\", "\\'", "two\nlines", "end\n", "$HOME `id`", "é", "", "*"]
-
-
-@pytest.fixture(params=["openssh", "fabric"])
-def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def me(operator: Operator, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Operator:
-    return become(operator, monkeypatch)
-
-
-def read_all(host: Host, argv: list[str]) -> bytes:
-    """All a program says; its failure, raised."""
-    carrier = open_carrier(host, argv)
-    try:
-        carrier.close_write()
-        out = b""
-        while piece := carrier.read(1 << 16):
-            out += piece
-        failure = carrier.failure()
-        if failure is not None:
-            raise failure
-        return out
-    finally:
-        carrier.close()
 
 
 def refused(host: Host) -> RunnerError:
@@ -235,22 +198,12 @@ def test_the_users_proxy_command_is_run_by_their_shell_and_ended(
     me: Operator, sshd: RigHost, transport: str
 ) -> None:
     mark = f"runner-proxy-{os.getpid()}"
-    script = me.home / "proxy.py"
-    script.write_text(PROXY)
-    command = f'sh -c "exec python3 {script} %h %p {mark} 2>/dev/null"'
-    me.ssh_config.write_text(
-        f"Host rig-plain\n ProxyCommand {command}\n" + me.ssh_config.read_text()
-    )
+    go_through_a_proxy(me, "rig-plain", mark)
     host = Host("h", ssh="rig-plain", transport=transport)
     assert read_all(host, ["echo", "through"]) == b"through\n"
     if transport == "openssh":  # its shared connection lives on it
         subprocess.run([me.bin / "ssh", "-O", "exit", "-S", *sockets(me), "x"], check=False)
-
-    def left() -> bool:
-        shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-        return not [line for line in shown.stdout.splitlines() if line.endswith(mark)]
-
-    wait_for(left, 10, "the proxy command to end")
+    wait_for(lambda: running(mark) == 0, 10, "the proxy command to end")
 
 
 def sockets(me: Operator) -> list[str]:

@@ -12,15 +12,9 @@ from runner.carriers.fabric import FabricCarrier, FabricSession
 from runner.carriers.fabric_link import NotHonoured
 from runner.errors import AuthRefused, HostKeyError
 from runner.model import Host
-from tests.helpers.become import become
 from tests.helpers.wait import wait_for
 from tests.rig.hosts import RigHost
 from tests.rig.operator import Operator
-
-
-@pytest.fixture
-def me(operator: Operator, sshd: RigHost, monkeypatch: pytest.MonkeyPatch) -> Operator:
-    return become(operator, monkeypatch)
 
 
 def test_without_an_ssh_client_a_pinned_host_is_reached(

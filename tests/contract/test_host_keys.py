@@ -16,7 +16,6 @@ from runner.carriers.key_scan import scan_key
 from runner.carriers.ssh_config import read_route
 from runner.errors import AuthRefused, HostKeyError, RunnerError
 from runner.model import Host
-from tests.helpers.become import become
 from tests.helpers.wait import wait_for
 from tests.rig.operator import Operator
 from tests.rig.rig import Rig
@@ -71,11 +70,6 @@ def many_keys(rig: Rig) -> Iterator[ManyKeys]:
     finally:
         process.kill()
         process.wait()
-
-
-@pytest.fixture
-def me(operator: Operator, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Operator:
-    return become(operator, monkeypatch)
 
 
 def hashed(text: str, folder: Path) -> str:

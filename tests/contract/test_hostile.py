@@ -133,6 +133,10 @@ def stage(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("runner.app.submit.RETRY_WAITS_S", (0.01,), raising=False)
     monkeypatch.setattr("runner.app.tail.RETRY_WAITS_S", (0.01,), raising=False)
+    # as often as ever, but at once
+    monkeypatch.setattr("runner.app.pull.RETRY_WAITS_S", (0.01,) * 4)
+    monkeypatch.setattr("runner.app.retrying.LOOK_WAITS_S", (0.01,) * 2)
+    monkeypatch.setattr("runner.app.retrying.ACT_WAITS_S", (0.01,) * 3)
     return made
 
 

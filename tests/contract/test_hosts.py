@@ -25,49 +25,25 @@ from runner.errors import (
     SpecError,
     Unreachable,
 )
-from tests.helpers.become import become
+from tests.helpers.local_worker import Notes
 from tests.rig.hosts import RigHost
 from tests.rig.operator import Operator
 from tests.rig.rig import Rig
 
 
-class Heard:
-    """What was said."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def step(self, text: str) -> None:
-        pass
-
-    def done(self) -> None:
-        pass
-
-    def warn(self, text: str) -> None:
-        self.notes.append(text)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.notes)
+@pytest.fixture
+def me(me: Operator) -> Operator:
+    (me.project / "hosts").mkdir()
+    return me
 
 
 @pytest.fixture
-def me(operator: Operator, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Operator:
-    become(operator, monkeypatch)
-    (operator.project / "hosts").mkdir()
-    return operator
+def heard() -> Notes:
+    return Notes()
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
-
-
-@pytest.fixture
-def ctx(me: Operator, heard: Heard) -> Context:
+def ctx(me: Operator, heard: Notes) -> Context:
     return open_context(heard, me.project)
 
 
@@ -80,7 +56,7 @@ def written(me: Operator) -> list[str]:
 
 
 def test_a_known_host_is_not_asked_about_and_not_pinned(
-    me: Operator, ctx: Context, heard: Heard
+    me: Operator, ctx: Context, heard: Notes
 ) -> None:
     path = hosts.add(ctx, "gpu1", "rig-gpu", None, None, None)
     assert tomllib.loads(path.read_text()) == {"ssh": "rig-gpu"}
@@ -90,7 +66,7 @@ def test_a_known_host_is_not_asked_about_and_not_pinned(
 
 
 def test_unknown_keys_on_the_way_are_shown_accepted_and_pinned(
-    me: Operator, ctx: Context, heard: Heard, rig: Rig
+    me: Operator, ctx: Context, heard: Notes, rig: Rig
 ) -> None:
     me.trust()
     questions: list[str] = []
@@ -225,7 +201,7 @@ def test_without_an_ssh_client_it_says_so(
         hosts.add(ctx, "a", "rig-plain", None, None, None)
 
 
-def test_removing_takes_the_file_and_nothing_else(me: Operator, ctx: Context, heard: Heard) -> None:
+def test_removing_takes_the_file_and_nothing_else(me: Operator, ctx: Context, heard: Notes) -> None:
     hosts.add(ctx, "a", "rig-plain", None, None, None)
     again = open_context(heard, me.project)
     assert list(again.hosts) == ["a", "local"]
@@ -236,7 +212,7 @@ def test_removing_takes_the_file_and_nothing_else(me: Operator, ctx: Context, he
             hosts.remove(open_context(heard, me.project), name)
 
 
-def test_a_file_that_is_wrong_can_be_removed(me: Operator, heard: Heard) -> None:
+def test_a_file_that_is_wrong_can_be_removed(me: Operator, heard: Notes) -> None:
     (me.project / "hosts/bad.toml").write_text("ssh = 3\nfoo = 1\n")
     hosts.remove(open_context(heard, me.project), "bad")
     assert written(me) == []

@@ -14,7 +14,7 @@ from runner.carriers import Carrier, open_carrier, open_session
 from runner.carriers.host_keys import parse_key
 from runner.carriers.session import ChildSession
 from runner.model import Host
-from tests.helpers.become import become
+from tests.helpers.carried import go_through_a_proxy, logins, running, say
 from tests.helpers.extra_sshd import extra_sshd
 from tests.helpers.wait import wait_for
 from tests.rig.hosts import RigHost
@@ -28,46 +28,17 @@ BANNERS = {
     ".cshrc": "echo HELLO\nsetenv CSHRC read\n",
     ".config/fish/config.fish": "echo HELLO; echo x >&2; stty sane\n",
 }
-PROXY = """
-import os, socket, sys, threading
-sock = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-def up():
-    while data := os.read(0, 65536):
-        sock.sendall(data)
-    os._exit(0)
-threading.Thread(target=up, daemon=True).start()
-while data := sock.recv(65536):
-    os.write(1, data)
-"""
-
-
-@pytest.fixture(params=["openssh", "fabric"])
-def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture
-def me(operator: Operator, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Operator:
-    become(operator, monkeypatch)
-    made = operator.runner("init")
+def me(me: Operator) -> Operator:
+    made = me.runner("init")
     assert made.returncode == 0, made.stderr.decode()
-    return operator
+    return me
 
 
 def add_host(me: Operator, name: str, target: str) -> None:
     (me.project / "hosts" / f"{name}.toml").write_text(f'ssh = "{target}"\n')
-
-
-def logins(host: RigHost) -> int:
-    return host.sshd_log.read_text(errors="replace").count("Accepted publickey")
-
-
-def say(host: Host) -> bytes:
-    carrier = open_carrier(host, ["echo", "in"])
-    try:
-        return carrier.read(100)
-    finally:
-        carrier.close()
 
 
 # what a script meets
@@ -140,7 +111,7 @@ def test_streams_are_exact_whatever_shell_the_account_has(
 ) -> None:
     path = Path("/usr/bin") / shell
     if not path.exists():
-        pytest.skip(f"left out: {shell} is not installed")
+        pytest.skip(f"left out: {shell}: not installed")
     passwd = noisy.folder / "etc" / "passwd"
     passwd.write_text(passwd.read_text().replace(f"{noisy.home}:/bin/bash", f"{noisy.home}:{path}"))
     host = Host("h", ssh="rig-plain", transport=transport)
@@ -210,20 +181,10 @@ def test_ten_commands_leave_no_proxy_command_behind(
     me: Operator, sshd: RigHost, transport: str
 ) -> None:
     mark = f"runner-ten-{os.getpid()}"
-    script = me.home / "proxy.py"
-    script.write_text(PROXY)
-    command = f'sh -c "exec python3 {script} %h %p {mark} 2>/dev/null"'
-    me.ssh_config.write_text(
-        f"Host rig-plain\n ProxyCommand {command}\n" + me.ssh_config.read_text()
-    )
-
-    def running() -> int:
-        shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-        return len([line for line in shown.stdout.splitlines() if line.endswith(mark)])
-
+    go_through_a_proxy(me, "rig-plain", mark)
     host = Host("h", ssh="rig-plain", transport=transport)
     assert [say(host) for _ in range(10)] == [b"in\n"] * 10
-    assert running() <= 1  # that of the one connection that is kept for 60 s
+    assert running(mark) <= 1  # that of the one connection that is kept for 60 s
     for path in (me.runtime / "runner").glob("c-" + "?" * 16):
         subprocess.run([me.bin / "ssh", "-O", "exit", "-S", path, "x"], check=True)
-    wait_for(lambda: running() == 0, 10, "the proxy command to end")
+    wait_for(lambda: running(mark) == 0, 10, "the proxy command to end")

@@ -21,36 +21,12 @@ from runner.carriers.ssh_config import read_route
 from runner.carriers.steady import SteadyCarrier
 from runner.errors import AuthRefused, HostKeyError, RunnerError, Unreachable
 from runner.model import Host
-from tests.helpers.become import become
+from tests.helpers.carried import said_by
 from tests.helpers.extra_sshd import extra_sshd
 from tests.helpers.wait import wait_for
 from tests.rig.hosts import RigHost
 from tests.rig.operator import Operator
 from tests.rig.rig import Rig
-
-
-@pytest.fixture
-def me(operator: Operator, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Operator:
-    return become(operator, monkeypatch)
-
-
-@pytest.fixture(params=["openssh", "fabric"])
-def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def said_by(carrier: Carrier) -> bytes:
-    """All that comes; its failure, raised."""
-    try:
-        data = b""
-        while piece := carrier.read(100):
-            data += piece
-        failure = carrier.failure()
-        if failure is not None:
-            raise failure
-        return data
-    finally:
-        carrier.close()
 
 
 def say(host: Host) -> bytes:

@@ -16,7 +16,7 @@ import pytest
 from runner import children
 from runner.app import context, many
 from runner.errors import Unreachable
-from tests.helpers.local_worker import LocalWorker, Notes
+from tests.helpers.local_worker import Heard, LocalWorker
 from tests.helpers.many_hosts import ManyHosts, many_here
 from tests.helpers.wait import stays, wait_for
 
@@ -64,19 +64,8 @@ def few(local_worker: LocalWorker) -> ManyHosts:
     return found
 
 
-class Lines(Notes):
-    """A report that remembers the live line too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[str] = []
-
-    def step(self, text: str) -> None:
-        self.steps.append(text)
-
-
 def asked(worker: LocalWorker) -> tuple[context.Context, list[str]]:
-    report = Lines()
+    report = Heard()
     return context.open_context(report, worker.project), report.steps
 
 

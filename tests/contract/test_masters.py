@@ -20,7 +20,7 @@ from runner.carriers.ssh_command import control_socket
 from runner.carriers.ssh_config import read_route
 from runner.errors import Unreachable
 from runner.model import Host
-from tests.helpers.become import become
+from tests.helpers.carried import hang_up, logins, say
 from tests.rig import network
 from tests.rig.hosts import RigHost
 from tests.rig.operator import Operator
@@ -32,33 +32,15 @@ FAR_LESS_THAN_ALIVE_S = 14.0
 
 
 @pytest.fixture
-def me(operator: Operator, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator]:
-    yield become(operator, monkeypatch)
-    for path in (operator.runtime / "runner").glob("c-" + "?" * 16):
-        end = [operator.bin / "ssh", "-O", "exit", "-S", path, "x"]
-        subprocess.run(end, check=False, capture_output=True, timeout=10)
-
-
-def say(host: Host, lane: int = 0) -> bytes:
-    carrier = open_carrier(host, ["echo", "in"], lane=lane)
-    try:
-        data = carrier.read(100)
-        failure = None if data else carrier.failure()
-        if failure is not None:
-            raise failure
-        return data
-    finally:
-        carrier.close()
+def me(me: Operator) -> Iterator[Operator]:
+    yield me
+    hang_up(me)
 
 
 def control_of(host: Host, lane: int = 0) -> Path:
     path = control_socket(read_route(host), lane=lane)
     assert path is not None
     return path
-
-
-def logins(sshd: RigHost) -> int:
-    return sshd.sshd_log.read_text().count("Accepted publickey")
 
 
 @contextlib.contextmanager

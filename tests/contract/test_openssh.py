@@ -7,34 +7,15 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 from runner.carriers import open_carrier, open_session
 from runner.carriers.session import ChildSession
 from runner.model import Host
-from tests.helpers.become import become
+from tests.helpers.carried import logins, say
 from tests.helpers.wait import wait_for
 from tests.rig.hosts import RigHost
 from tests.rig.operator import Operator
 
 HOST = Host("h", ssh="rig-plain", transport="openssh")
-
-
-@pytest.fixture
-def me(operator: Operator, sshd: RigHost, monkeypatch: pytest.MonkeyPatch) -> Operator:
-    return become(operator, monkeypatch)
-
-
-def logins(sshd: RigHost) -> int:
-    return sshd.sshd_log.read_text().count("Accepted publickey")
-
-
-def say(host: Host) -> bytes:
-    carrier = open_carrier(host, ["echo", "in"])
-    try:
-        return carrier.read(100)
-    finally:
-        carrier.close()
 
 
 def test_commands_share_one_login_through_a_socket_of_ours(me: Operator, sshd: RigHost) -> None:

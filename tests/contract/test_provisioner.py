@@ -100,7 +100,7 @@ def test_marks_of_a_workspace(home: Path) -> None:
     assert facts_of("/proc/sys/x/y").real_workspace == "/proc/sys/x/y"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="left out: not root")
+@pytest.mark.skipif(os.getuid() != 0, reason="left out: root: only it can give a folder away")
 def test_root_knows_its_workers_own_folder(home: Path) -> None:
     (home / "runner").mkdir()
     os.chown(home / "runner", 1000, 1000)

@@ -32,7 +32,7 @@ ARGVS = [
 def test_every_login_shell_makes_the_same_words_of_it(shell: str, argv: list[str]) -> None:
     path = shutil.which(shell)
     if path is None:
-        pytest.skip(f"left out: {shell} is not installed")
+        pytest.skip(f"left out: {shell}: not installed")
     ran = subprocess.run([path, "-c", login_shell_line(argv)], capture_output=True, check=False)
     want = b"".join(os.fsencode(word) + b"|" for word in argv[2:])
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, want, b"")

@@ -14,27 +14,12 @@ from runner.carriers.host_keys import parse_key
 from runner.errors import Conflict, HostKeyError, SpecError, Unreachable
 from runner.inventory import read_host
 from tests.helpers.become import become
+from tests.helpers.local_worker import Notes
 from tests.rig.hosts import RigHost
 from tests.rig.operator import Operator
 from tests.rig.rig import Rig
 
 AROUND = '# mine\nssh = "{target}"  # by name\n{pins}\n[env]\nhost_key = "not this"\n'
-
-
-class Heard:
-    """What was said."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def step(self, text: str) -> None:
-        pass
-
-    def done(self) -> None:
-        pass
 
 
 class World:
@@ -43,7 +28,7 @@ class World:
     def __init__(self, me: Operator, rig: Rig) -> None:
         self.me = me
         self.rig = rig
-        self.heard = Heard()
+        self.heard = Notes()
         self.questions: list[str] = []
         self.path: Path = me.project / "hosts" / "gpu1.toml"
 
@@ -61,7 +46,7 @@ class World:
 
     @property
     def said(self) -> str:
-        return "\n".join(self.heard.notes)
+        return self.heard.text
 
 
 @pytest.fixture

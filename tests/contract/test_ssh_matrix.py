@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.carriers import open_carrier
 from runner.carriers.fabric_link import NotHonoured
 from runner.carriers.host_keys import parse_key
 from runner.errors import AuthRefused, HostKeyError, RunnerError, Unreachable
 from runner.model import Host
 from tests.contract import test_host_keys
 from tests.helpers.become import become
+from tests.helpers.carried import PROXY, hang_up, read_all
 from tests.helpers.extra_sshd import ExtraSshd, extra_sshd, free_port
 from tests.helpers.wait import wait_for
 from tests.rig.operator import Operator
@@ -35,17 +35,6 @@ REPORT = [
     'set -- $SSH_CONNECTION; echo "$(id -un) $1 $3:$4 $(cut -d" " -f3 "$SSH_USER_AUTH" | head -1)'
     ' MATRIX=$MATRIX_A"',
 ]
-PROXY = """
-import os, socket, sys, threading
-sock = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-def up():
-    while data := os.read(0, 65536):
-        sock.sendall(data)
-    os._exit(0)
-threading.Thread(target=up, daemon=True).start()
-while data := sock.recv(65536):
-    os.write(1, data)
-"""
 
 
 @dataclass(frozen=True)
@@ -142,7 +131,7 @@ class Lab:
         """What we make of it."""
         before = len(self.jump.said())
         try:
-            out = read_all(Host("h", ssh=target, transport=transport))
+            out = read_all(Host("h", ssh=target, transport=transport), REPORT)
         except NotHonoured as error:
             return Seen("not honoured", reason=error.message)
         except RunnerError as error:
@@ -177,21 +166,6 @@ def verdict_of(said: str) -> str:
     if "Bad configuration" in said or "terminating" in said:
         return "configuration"
     return "unreachable"
-
-
-def read_all(host: Host) -> bytes:
-    carrier = open_carrier(host, REPORT)
-    try:
-        carrier.close_write()
-        out = b""
-        while piece := carrier.read(1 << 16):
-            out += piece
-        failure = carrier.failure()
-        if failure is not None:
-            raise failure
-        return out
-    finally:
-        carrier.close()
 
 
 def ports_of(sshd: ExtraSshd) -> tuple[int, int]:
@@ -261,9 +235,7 @@ def made(rig: Rig) -> Iterator[Lab]:
 def lab(made: Lab, operator: Operator, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     made.use(become(operator, monkeypatch))
     yield made
-    for path in (operator.runtime / "runner").glob("c-" + "?" * 16):
-        end = ["ssh", "-F", "none", "-O", "exit", "-S", path, "x"]
-        subprocess.run(end, check=False, capture_output=True, timeout=10)
+    hang_up(operator)
 
 
 @pytest.fixture(scope="module")

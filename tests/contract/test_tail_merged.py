@@ -69,7 +69,7 @@ def ended(worker: LocalWorker, code: str = "pass") -> str:
 
 
 def test_lines_of_two_ranks_are_whole(shared_worker: LocalWorker) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="left out: torch: not installed")
     run = shared_worker.python(TWO, words=("nproc=2",))
     done = runner(shared_worker, "tail", run, "--merged")
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,7 @@ dist.barrier(); dist.destroy_process_group()
 
 @pytest.fixture(autouse=True)
 def _torch() -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="left out: torch: not installed")
 
 
 def listening(pids: set[int]) -> set[tuple[str, int]]:

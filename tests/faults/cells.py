@@ -85,8 +85,6 @@ class Cell:
     allowed: tuple[Causes, ...] = (GOOD,)
     left_out: str = ""
     """Why there is nothing to try."""
-    wrong: str = ""
-    """What is known to be wrong with the product here."""
 
     @property
     def id(self) -> str:
@@ -97,22 +95,21 @@ class Cell:
 def cell(fault: str, phase: str, runtime: str, nproc: int) -> Cell:
     """What must come of a fault at a phase."""
     reason = nothing_to_try(fault, phase, nproc)
-    wrong = KNOWN.get((fault, phase, runtime), KNOWN.get((fault, phase, ""), ""))
     if reason:
         return Cell(fault, phase, runtime, nproc, left_out=reason)
     if phase == STOPPING:
-        return Cell(fault, phase, runtime, nproc, "cancelled", (("cancelled",),), wrong=wrong)
+        return Cell(fault, phase, runtime, nproc, "cancelled", (("cancelled",),))
     if fault == "disk full, job gives up":
-        return Cell(fault, phase, runtime, nproc, "failed", (("disk-full",),), wrong=wrong)
+        return Cell(fault, phase, runtime, nproc, "failed", (("disk-full",),))
     if fault in OF_CLOCK and phase == QUEUED:
-        return Cell(fault, phase, runtime, nproc, allowed=(PAUSED,), wrong=wrong)
+        return Cell(fault, phase, runtime, nproc, allowed=(PAUSED,))
     allowed = [GOOD]
     kind = "worker-lost" if (fault, runtime) == ("everything", "docker") else KINDS.get(fault)
     if phase in (STARTING, RUNNING, CHECKPOINTING) and kind:
         allowed = [(kind, None)]
     if phase == STARTING and kind != "signal":
         allowed.append(("not-started", None))
-    return Cell(fault, phase, runtime, nproc, allowed=tuple(allowed), wrong=wrong)
+    return Cell(fault, phase, runtime, nproc, allowed=tuple(allowed))
 
 
 def nothing_to_try(fault: str, phase: str, nproc: int) -> str:
@@ -129,10 +126,6 @@ def nothing_to_try(fault: str, phase: str, nproc: int) -> str:
     if fault == "disk full, job gives up" and phase not in (RUNNING, CHECKPOINTING):
         return "the job writes nothing then, or nothing hangs on it"
     return ""
-
-
-KNOWN: dict[tuple[str, str, str], str] = {}
-"""(fault, phase, runtime or "" for each): what is wrong there as long as it is not mended."""
 
 
 def _all() -> Iterator[Cell]:

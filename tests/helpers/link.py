@@ -69,6 +69,11 @@ class Link:
         return sum(len(down) for _, down in self.talks)
 
     @property
+    def begun(self) -> int:
+        """How many conversations there were, the one under way too."""
+        return len(list(self.folder.glob("*.up")))
+
+    @property
     def talks(self) -> list[tuple[bytes, bytes]]:
         """What went up and down in each conversation, in their order."""
         ups = sorted(self.folder.glob("*.up"), key=lambda path: int(path.stem))

@@ -43,6 +43,22 @@ class Notes:
     def warn(self, text: str) -> None:
         self.notes.append(text)
 
+    @property
+    def text(self) -> str:
+        """All of them."""
+        return "\n".join(self.notes)
+
+
+class Heard(Notes):
+    """Steps too, which a terminal shows and forgets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+
 
 class LocalWorker:
     """One workspace, one lease folder, one project; `close` ends every process of it, by pid."""
@@ -58,7 +74,7 @@ class LocalWorker:
         set_env("RUNNER_WORKSPACE", str(self.workspace))
         set_env("RUNNER_LEASES", str(self.leases))
         set_env("RUNNER_IDLE_END_S", "3600")
-        self.report = Notes()
+        self.report = Heard()
 
     # -- what a person does -------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ def small_disk(
         options += f",nr_inodes={inodes}"
     argv = ["mount", "-t", kind, "-o", options, kind, str(folder)]
     if os.geteuid() != 0 or subprocess.run(argv, capture_output=True, check=False).returncode:
-        pytest.skip("left out: a small file system: only root can mount one")
+        pytest.skip("left out: root: only it can mount a small file system")
     try:
         yield
     finally:

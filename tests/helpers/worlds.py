@@ -15,7 +15,7 @@ from runner.app import submit
 from runner.app.provision import provision
 from runner.app.runs import RunRef
 from runner.spec import parse_submit
-from tests.helpers.local_worker import LocalWorker, Notes, Table
+from tests.helpers.local_worker import Heard, LocalWorker, Table
 from tests.helpers.trained import Trained, lay_job
 from tests.helpers.wait import wait_for
 from tests.rig.engine import RigEngine
@@ -103,7 +103,7 @@ class ContainerWorld(World):
         self.root = operator.home
         self.project = operator.project
         self.set_env = set_env
-        self.report = Notes()
+        self.report = Heard()
         self.uid = rig.gpu.spec.uid
         home = rig.gpu.home
         self.workspace = home / "faults"

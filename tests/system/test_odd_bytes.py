@@ -21,17 +21,11 @@ from tests.helpers.odd import (
     odd_word,
     tree_of,
 )
+from tests.helpers.pinned import pin_base
 from tests.rig.engine import RigEngine
 from tests.rig.hosts import RigHost
 from tests.rig.operator import Operator
 
-IMAGES = """["cpu"]
-base = "{base}"
-torch = "2.13.0"
-cuda = "none"
-driver_min = "0"
-capabilities = []
-"""
 HOST = 'ssh = "{alias}"\nimage = "cpu"\nworkspace = "~/odd  \'bytes\' $HOME"\nslots = 3\n'
 SEED = 11
 
@@ -43,7 +37,7 @@ def far(
     """An operator with host `far`, whose workspace has blanks and quotes in its name."""
     operator = make_operator()
     done(operator, "init")
-    (operator.project / "images.toml").write_text(IMAGES.format(base=docker.base_image))
+    pin_base(operator.project, docker)
     (operator.project / "hosts").mkdir(exist_ok=True)
     (operator.project / "hosts" / "far.toml").write_text(HOST.format(alias=jump_host.alias))
     done(operator, "provision", "host=far", limit_s=400)

@@ -18,6 +18,7 @@ from runner.errors import Conflict, ProvisionError, SpecError, Unreachable
 from runner.inventory import read_hosts
 from runner.model import Host
 from tests.helpers.become import become
+from tests.helpers.local_worker import Heard
 from tests.helpers.wait import wait_for
 from tests.rig.engine import RigEngine
 from tests.rig.gpus import FakeGpus
@@ -32,30 +33,6 @@ torch = "2.13.0"
 cuda = "none"
 driver_min = "525.60.13"
 """
-
-
-class Heard:
-    """What was said; steps too, which a terminal shows and forgets."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.steps: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def step(self, text: str) -> None:
-        self.steps.append(text)
-
-    def done(self) -> None:
-        pass
-
-    def warn(self, text: str) -> None:
-        self.notes.append(text)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.notes)
 
 
 class Desk:

@@ -7,25 +7,18 @@ import importlib.metadata
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.pinned import pin_base
 from tests.helpers.wait import wait_for
 from tests.rig.engine import RigEngine
 from tests.rig.gpus import HOLD, FakeGpus
 from tests.rig.hosts import RigHost
 from tests.rig.operator import REPOSITORY, Operator
 
-PIN = """["cpu"]
-base = "{base}"
-torch = "2.13.0"
-cuda = "none"
-driver_min = "0"
-capabilities = []
-"""
 HOST = 'ssh = "{alias}"\nimage = "cpu"\nworkspace = "~/shared-{name}"\nslots = 2\n'
 CONTAINERS = ("one", "two")
 RUNS_EACH = 4
@@ -97,7 +90,7 @@ def containers(
 
     sides = [Side(name, call) for name in CONTAINERS]
     sides[0].runner("init")
-    (operator.project / "images.toml").write_text(PIN.format(base=docker.base_image))
+    pin_base(operator.project, docker)
     lay_project(operator.project)
     for side in sides:
         text = HOST.format(alias=jump_host.alias, name=side.name)
@@ -162,7 +155,6 @@ def check_journals(machine: FakeGpus) -> dict[str, int]:
     return times
 
 
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="left out: Python 3.10")
 def test_a_card_has_one_run_of_all_the_workers_of_an_account(
     containers: list[Side], local: Side, fake_gpus: FakeGpus
 ) -> None:

@@ -17,19 +17,13 @@ from subprocess import DEVNULL, PIPE
 
 import pytest
 
+from tests.helpers.pinned import pin_base
 from tests.helpers.wait import wait_for
 from tests.rig.engine import RigEngine
 from tests.rig.gpus import FakeGpus
 from tests.rig.hosts import RigHost
 from tests.rig.operator import REPOSITORY, Operator
 
-PIN = """["cpu"]
-base = "{base}"
-torch = "2.13.0"
-cuda = "none"
-driver_min = "0"
-capabilities = []
-"""
 HOST = """ssh = "{alias}"
 image = "cpu"
 workspace = "~/whole-path"
@@ -47,7 +41,7 @@ def gpu1(
     """An operator whose host gpu1 has been added and provisioned."""
     operator = make_operator()
     run(operator, "init")
-    (operator.project / "images.toml").write_text(PIN.format(base=docker.base_image))
+    pin_base(operator.project, docker)
     (operator.project / "hosts").mkdir(exist_ok=True)
     (operator.project / "hosts" / "gpu1.toml").write_text(HOST.format(alias=jump_host.alias))
     shutil.copy(REPOSITORY / "tests" / "rig" / "hold_gpu.py", operator.project)
@@ -84,7 +78,7 @@ def test_job_is_trained_followed_and_pulled(gpu1: Operator) -> None:
     manifest = json.loads((newest / "manifest.json").read_text())
     for name, facts in manifest["files"].items():
         assert hashlib.sha256((newest / name).read_bytes()).hexdigest() == facts["sha256"]
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="left out: torch: not installed")
     model = torch.load(newest / "model.pt", weights_only=True)
     assert model["step"] == 1500
     assert manifest["metrics"]["eval/return"] == found["metrics"]["eval/return"]  # type: ignore[index]

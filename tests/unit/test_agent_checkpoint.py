@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("numpy")
+torch = pytest.importorskip("torch", reason="left out: torch: not installed")
+pytest.importorskip("numpy", reason="left out: numpy: not installed")
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "agents"))
 

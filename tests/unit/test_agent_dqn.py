@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-np = pytest.importorskip("numpy")
-gymnasium = pytest.importorskip("gymnasium")
+torch = pytest.importorskip("torch", reason="left out: torch: not installed")
+np = pytest.importorskip("numpy", reason="left out: numpy: not installed")
+gymnasium = pytest.importorskip("gymnasium", reason="left out: gymnasium: not installed")
 
 AGENTS = Path(__file__).resolve().parents[2] / "agents"
 sys.path.insert(0, str(AGENTS))
@@ -389,7 +389,10 @@ def test_progress_and_curves_are_counted_in_steps(
 
 
 def test_curves_carry_the_promised_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="left out: tensorboard: not installed",
+    )
     train_here(tmp_path, monkeypatch)
     events = accumulator.EventAccumulator(str(tmp_path / "logs"), {"scalars": 0}).Reload()
     assert set(events.Tags()["scalars"]) >= {
@@ -493,7 +496,10 @@ def test_resume_with_another_shape_is_refused_by_name(
 def test_later_points_of_a_killed_attempt_are_hidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="left out: tensorboard: not installed",
+    )
     train_here(tmp_path, monkeypatch)
     train_here(tmp_path, monkeypatch, resume=tmp_path / "checkpoints" / "step-000000200")
     events = accumulator.EventAccumulator(str(tmp_path / "logs"), {"scalars": 0}).Reload()

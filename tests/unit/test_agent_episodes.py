@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-np = pytest.importorskip("numpy")
-gymnasium = pytest.importorskip("gymnasium")
+torch = pytest.importorskip("torch", reason="left out: torch: not installed")
+np = pytest.importorskip("numpy", reason="left out: numpy: not installed")
+gymnasium = pytest.importorskip("gymnasium", reason="left out: gymnasium: not installed")
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "agents"))
 

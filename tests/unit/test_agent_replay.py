@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-np = pytest.importorskip("numpy")
+pytest.importorskip("torch", reason="left out: torch: not installed")
+np = pytest.importorskip("numpy", reason="left out: numpy: not installed")
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "agents"))
 

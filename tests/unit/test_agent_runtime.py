@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch", reason="left out: torch: not installed")
+np = pytest.importorskip("numpy", reason="left out: numpy: not installed")
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "agents"))
 
@@ -108,9 +108,10 @@ def test_the_file_is_taken_and_words_beside_it_are_refused(
 # ranks, signals, faults
 
 
-def test_cuda_that_is_not_there_is_refused_and_auto_takes_the_cpu() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
+def test_cuda_that_is_not_there_is_refused_and_auto_takes_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # on a machine with GPUs, too
     with pytest.raises(runtime.Refused, match="device=cuda is asked for, but torch"):
         runtime.choose_device("cuda", 0)
     with pytest.raises(runtime.Refused, match="must be auto, cpu or cuda"):

@@ -43,11 +43,9 @@ def test_without_a_project_file_the_path_is_the_id(tmp_path: Path) -> None:
     assert (first.name, second.name) == ("one", "zwei--")
 
 
-def test_no_project_names_the_way_out(tmp_path: Path) -> None:
-    if any((folder / "hosts").is_dir() for folder in tmp_path.parents):
-        pytest.skip("a hosts/ above the temporary folder")
+def test_no_project_names_the_way_out() -> None:
     with pytest.raises(SpecError) as caught:
-        inventory.find_project(tmp_path)
+        inventory.find_project(Path("/proc/self"))  # whatever is above the temporary folder
     assert caught.value.advice == ("runner init",)
 
 

@@ -35,6 +35,7 @@ LAYERS = (
     "show.readings",
     "app.*",
     "app.pull",
+    "app.book",
     "app.runs",
     "app.many",
     "app.retrying",

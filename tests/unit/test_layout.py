@@ -28,6 +28,7 @@ VALUES_ALONE = {
     "runner/model.py",
 }
 TESTED_BY: dict[str, str] = {
+    "runner/app/book.py": "test_pull.py",
     "runner/app/many.py": "test_many_hosts.py",
     "runner/app/keys.py": "test_hosts.py",
     "provisioning/worker/supervisor.py": "test_supervisord.py",

@@ -101,7 +101,7 @@ def test_without_matplotlib_the_line_to_type_is_given(monkeypatch: pytest.Monkey
 
 @pytest.mark.filterwarnings("default")
 def test_a_picture_is_written_whole(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="left out: matplotlib: not installed")
     odd = curve("_x$y", (1, {"reward": 1.0}), (2, {"reward": 3.0}))
     write_png([RISING, odd], tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -112,7 +112,7 @@ def test_a_picture_is_written_whole(tmp_path: Path) -> None:
 def test_a_picture_that_cannot_be_written_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figure = pytest.importorskip("matplotlib.figure")
+    figure = pytest.importorskip("matplotlib.figure", reason="left out: matplotlib: not installed")
 
     def fail(self: object, partial: Path, format: str) -> None:
         partial.write_bytes(b"half")

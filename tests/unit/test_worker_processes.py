@@ -142,7 +142,7 @@ def test_known_by_the_limit_through_an_emptied_environment(family: Family) -> No
     assert resource.getrlimit(resource.RLIMIT_RTTIME) != (limit, limit)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="left out: root: only it can become another user")
 def test_the_limit_is_seen_in_processes_of_another_user(family: Family) -> None:
     limit = processes.draw_limit(random.Random(3))
     sleep = ["env", "-i", "sh", "-c", "echo up; exec sleep 600"]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -11,6 +10,7 @@ import snapshot
 from paths import Workspace
 
 from runner import wire
+from tests.helpers.blobs import digest, file_row, store
 
 Rows = list[list[Any]]
 
@@ -20,30 +20,6 @@ def workspace(tmp_path: Path) -> Workspace:
     made = Workspace(str(tmp_path / "ws"))
     made.make()
     return made
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def file_row(path: str, data: bytes, mode: int = 0o644) -> list[Any]:
-    return [path, "f", mode, len(data), digest(data)]
-
-
-def pack(*contents: bytes) -> bytes:
-    return b"".join(
-        wire.PACK_HEAD.pack(hashlib.sha256(data).digest(), len(data)) + data for data in contents
-    )
-
-
-def store(workspace: Workspace, *contents: bytes) -> None:
-    writer = snapshot.BlobWriter(workspace, sizes(*contents))
-    writer.feed(pack(*contents))
-    writer.close()
-
-
-def sizes(*contents: bytes) -> dict[str, int]:
-    return {digest(data): len(data) for data in contents}
 
 
 GOOD = digest(b"x")
@@ -103,88 +79,6 @@ def test_only_contents_that_are_not_there_are_needed(workspace: Workspace) -> No
     assert snapshot.needed(workspace, rows) == sorted({digest(b"one"), digest(b"two")})
     store(workspace, b"two")
     assert snapshot.needed(workspace, rows) == [digest(b"one")]
-
-
-@pytest.mark.parametrize("size", [1, 7, 40, 10**6])
-def test_a_pack_may_be_cut_anywhere(workspace: Workspace, size: int) -> None:
-    contents = (b"", b"one", bytes(range(256)) * 100)
-    data = pack(*contents)
-    writer = snapshot.BlobWriter(workspace, sizes(*contents))
-    for start in range(0, len(data), size):
-        writer.feed(data[start : start + size])
-    writer.close()
-    assert writer.stored == 3
-    path = Path(workspace.blob(digest(b"one")))
-    assert path.read_bytes() == b"one"
-    assert path.stat().st_mode & 0o777 == 0o444
-
-
-def test_a_content_that_is_not_what_it_claims_is_not_kept(workspace: Workspace) -> None:
-    writer = snapshot.BlobWriter(workspace, sizes(b"one"))
-    with pytest.raises(snapshot.BadTree, match="damaged"):
-        writer.feed(wire.PACK_HEAD.pack(hashlib.sha256(b"one").digest(), 3) + b"oNe")
-    assert not list(Path(workspace.blobs).rglob("*"))
-    assert snapshot.needed(workspace, [file_row("a", b"one")])
-
-
-def test_a_pack_that_stops_in_the_middle_leaves_nothing(workspace: Workspace) -> None:
-    writer = snapshot.BlobWriter(workspace, sizes(b"one", b"two" * 100))
-    writer.feed(pack(b"one", b"two" * 100)[:-5])
-    with pytest.raises(snapshot.BadTree, match="middle"):
-        writer.close()
-    assert not list(Path(workspace.blobs).rglob("*"))
-
-
-@pytest.mark.parametrize(
-    ("announced", "says"),
-    [
-        ({}, "not in the list"),
-        ({digest(b"one"): 2}, "not in the list, or not of that size"),
-        ({digest(b"one"): 4}, "not in the list, or not of that size"),
-        (sizes(b"one"), "came twice"),
-    ],
-)
-def test_what_was_not_announced_is_refused_before_it_is_written(
-    workspace: Workspace, announced: dict[str, int], says: str
-) -> None:
-    writer = snapshot.BlobWriter(workspace, announced)
-    with pytest.raises(snapshot.BadTree, match=says):
-        writer.feed(pack(b"one", b"one"))
-    assert not list(Path(workspace.blobs).rglob("*"))
-
-
-def test_what_is_there_is_passed_over(workspace: Workspace) -> None:
-    store(workspace, b"one")
-    path = Path(workspace.blob(digest(b"one")))
-    before = path.stat().st_ino
-    writer = snapshot.BlobWriter(workspace, sizes(b"one", b"two"))
-    writer.feed(pack(b"one", b"two"))
-    writer.close()
-    assert writer.stored == 1
-    assert path.stat().st_ino == before
-    assert Path(workspace.blob(digest(b"two"))).read_bytes() == b"two"
-
-
-def test_two_at_once_with_the_same_contents_and_pid(workspace: Workspace) -> None:
-    contents = [b"%d" % number * 1000 for number in range(20)]
-    data = pack(*contents)
-    writers = [snapshot.BlobWriter(workspace, sizes(*contents)) for _ in range(2)]
-    for start in range(0, len(data), 777):
-        for writer in writers:
-            writer.feed(data[start : start + 777])
-    for writer in writers:
-        writer.close()
-    assert snapshot.needed(workspace, [file_row("f", each) for each in contents]) == []
-    for each in contents:
-        assert Path(workspace.blob(digest(each))).read_bytes() == each
-    assert not list(Path(workspace.blobs).glob(".*"))
-
-
-def test_many_contents_at_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "SYNC_EACH", 3)
-    contents = [b"%d" % number for number in range(10)]
-    store(workspace, *contents)
-    assert snapshot.needed(workspace, [file_row("f", each) for each in contents]) == []
 
 
 BASE = [["a", "f", 0o644, 1, GOOD], ["b", "f", 0o644, 1, GOOD]]

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import zlib
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from runner import sums, wire
 from verbs import Call, Refused
@@ -94,61 +94,33 @@ def _send(frames: "_Frames", index: int, at: "_Folders", wanted: _Wanted) -> Non
         elif wanted.is_changed(found):
             frames.left(index, wire.LEFT_CHANGED)
         else:
-            _send_open(frames, index, fd, wanted, found.st_blocks * 512 < found.st_size)
+            _send_open(frames, index, fd, wanted)
     finally:
         os.close(fd)
 
 
-def _send_open(frames: "_Frames", index: int, fd: int, wanted: _Wanted, has_holes: bool) -> None:
+def _send_open(frames: "_Frames", index: int, fd: int, wanted: _Wanted) -> None:
     digest = sums.Sum()
     is_summed = wanted.summed < wanted.end or wanted.start == wanted.end
     if wanted.summed < wanted.start:
-        for length, block in _blocks(fd, wanted.summed, wanted.start, has_holes):
-            _sum(digest, length, block)
+        for length, block in sums.blocks(fd, wanted.summed, wanted.start, BLOCK):
+            digest.add(length, block)
         if wanted.prefix is not None and digest.hexdigest() != wanted.prefix:
             frames.left(index, wire.LEFT_OTHER)
             return
     sent = wanted.start
-    for length, block in _blocks(fd, wanted.start, wanted.end, has_holes):
+    for length, block in sums.blocks(fd, wanted.start, wanted.end, BLOCK):
         if block is None:
             frames.hole(index, length)
         else:
             frames.add(index, block)
         if is_summed:
-            _sum(digest, length, block)
+            digest.add(length, block)
         sent += length
     if sent < wanted.end or wanted.is_changed(os.fstat(fd)):
         frames.left(index, wire.LEFT_CHANGED)
     else:
         frames.sum(index, digest.digest() if is_summed else b"")
-
-
-def _blocks(
-    fd: int, begin: int, end: int, has_holes: bool
-) -> Iterator[Tuple[int, Optional[memoryview]]]:
-    """(length, bytes; None: zeros that take no room) of a file from `begin` up to `end`, if it goes
-    so far. The bytes hold until the next are asked for."""
-    buffer = memoryview(bytearray(min(BLOCK, max(1, end - begin))))
-    position = begin
-    for start, stop in sums.data_ranges(fd, begin, end) if has_holes else ((begin, end),):
-        if position < start:
-            yield start - position, None
-        position = start
-        while position < stop:
-            count = os.preadv(fd, [buffer[: stop - position]], position)
-            if not count:
-                return
-            yield count, buffer[:count]
-            position += count
-    if position < end:
-        yield end - position, None
-
-
-def _sum(digest: sums.Sum, length: int, block: Optional[memoryview]) -> None:
-    if block is None:
-        digest.zeros(length)
-    else:
-        digest.update(block)
 
 
 class _Folders:

@@ -39,9 +39,10 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     # before the files: a run that had ended then writes none after it
     state = _text(paths.state)
     pair = view.read_pair(paths)
+    spec = pair[0] if pair else {}
     status = view.View(call.workspace).status(*pair, full=True).to_json() if pair else None
     for kind, folder in folders(paths).items():
-        known = _code_files(call, paths) if kind == "work" else set()
+        known = _code_files(call, spec) if kind == "work" else set()
         for path, found in _files(folder, skipped, kind):
             if path in known or (kind == "checkpoints" and not _finished(path)):
                 continue
@@ -56,8 +57,8 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         "state": state,
         "skipped": skipped[:100],
         "last": names[-1] if names else None,
-        "best": _best(paths, names) if request.get("best") else None,
-        "diff": None if request.get("without_diff") else _diff(call, paths),
+        "best": _best(paths, names, spec.get("metric")) if request.get("best") else None,
+        "diff": None if request.get("without_diff") else _diff(call, spec.get("code")),
         "took_s": time.monotonic() - began,
     }
 
@@ -81,14 +82,12 @@ def _finished(path: str) -> bool:
     return checkpoints.is_checkpoint(path.split("/", 1)[0])
 
 
-def _code_files(call: Call, paths: RunPaths) -> Set[str]:
-    spec = records.read(paths.spec) or {}
+def _code_files(call: Call, spec: Dict[str, Any]) -> Set[str]:
     rows = snapshot.read_tree(call.workspace, str(spec.get("snapshot"))) or []
     return {row[0] for row in rows}
 
 
-def _diff(call: Call, paths: RunPaths) -> Optional[str]:
-    code: Any = (records.read(paths.spec) or {}).get("code")
+def _diff(call: Call, code: Any) -> Optional[str]:
     digest = code.get("diff") if isinstance(code, dict) else None
     if not isinstance(digest, str) or not snapshot.is_digest(digest):
         return None
@@ -102,8 +101,7 @@ def _diff(call: Call, paths: RunPaths) -> Optional[str]:
     return base64.b64encode(data).decode("ascii")
 
 
-def _best(paths: RunPaths, names: List[str]) -> Optional[str]:
-    metric: Any = (records.read(paths.spec) or {}).get("metric")
+def _best(paths: RunPaths, names: List[str], metric: Optional[str]) -> Optional[str]:
     described = [checkpoints.describe(paths.checkpoints, name) for name in names]
     return retention.best(described, metric)
 

@@ -42,6 +42,7 @@ from typing import Any, Dict, Iterable, List, Optional, Set
 
 import causes
 import config
+import contents
 import records
 import secrets_store
 import seen
@@ -297,7 +298,7 @@ class _Coming:
 
     def _receive(self, sizes: Dict[str, int]) -> None:
         """One pack: streams of zlib behind each other."""
-        writer = snapshot.BlobWriter(self._workspace, sizes)
+        writer = contents.BlobWriter(self._workspace, sizes)
         unzip = zlib.decompressobj()
         try:
             for payload in self._call.received():

@@ -48,9 +48,9 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     if start < 0:
         raise Refused("bad-request", "a log has no byte %d" % start)
     call.event(start=start, size=size, ranks=nproc)
-    cuts = bool(request.get("cuts")) and bool(pair and pair[0].get("log_limit_bytes"))
-    stream = _Stream(call, paths, rank, start, cuts)
-    stream.remembers = bool(pair and not pair[0].get("log_limit_bytes"))
+    is_limited = bool(pair and pair[0].get("log_limit_bytes"))
+    stream = _Stream(call, paths, rank, start, is_limited and bool(request.get("cuts")))
+    stream.remembers = pair is not None and not is_limited
     stream.held = min(start, whole(request, "held", 0))
     try:
         offset = stream.run(bool(request.get("follow", True)))
