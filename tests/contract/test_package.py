@@ -61,8 +61,10 @@ def wheel(source: Path, sdist: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="module")
 def wheel_of_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("unpacked")
+    # older Pythons, as Debian 12's, have no filter, and newer ones want one
+    careful: dict[str, str] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **careful)
     (top,) = folder.iterdir()
     return packages.build(top, tmp_path_factory.mktemp("built") / "wheel", "wheel")
 
