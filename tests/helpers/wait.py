@@ -33,3 +33,19 @@ def stays(look: Callable[[], object], for_s: float, what: str, step_s: float = S
     while time.monotonic() < deadline:
         assert look(), f"{what} did not stay so for {for_s:g} s"
         time.sleep(step_s)
+
+
+def settles(look: Callable[[], object], for_s: float, limit_s: float, what: str) -> None:
+    """Returns once `look` has given something true for `for_s` without a break.
+
+    AssertionError naming `what` after `limit_s`.
+    """
+    deadline = time.monotonic() + limit_s
+    since = None
+    while since is None or time.monotonic() - since < for_s:
+        assert time.monotonic() < deadline, f"waited {limit_s:g} s for {what} to stay so"
+        if not look():
+            since = None
+        elif since is None:
+            since = time.monotonic()
+        time.sleep(STEP_S)
