@@ -20,12 +20,13 @@ from tests.rig.processes import locked, run
 
 TAG = "runner-rig/base:cpu"
 # raise it when the steps below change what comes out
-RECIPE = 1
+RECIPE = 2
 SUITE = "bookworm"
 PYTHON = "3.11"  # bookworm's
-PACKAGES = ["ca-certificates", "openssh-server", "procps", "python3", "python3-pip", "rsync"]
-PACKAGES.append("tini")
-WHEELS = ["torch==2.13.0", "numpy", "gymnasium", "tensorboard", "supervisor", "py-spy"]
+PACKAGES = ["ca-certificates", "openmpi-bin", "openssh-server", "procps", "python3", "python3-pip"]
+PACKAGES += ["python3-venv", "rsync", "tini"]
+WHEELS = ["torch==2.13.0", "numpy", "gymnasium[classic-control]", "tensorboard", "supervisor"]
+WHEELS += ["py-spy", "jupyterlab", "opencv-python-headless"]
 PROGRAMS = ["py-spy"]
 """What a wheel brings as a program of its own, not as a module."""
 SCRIPTS = {
@@ -37,7 +38,7 @@ SCRIPTS = {
 # What a training process and the worker load: compiled once here, not at each start
 # in a container whose root is read-only.
 WARM = "import gymnasium, numpy, supervisor.supervisord, tensorboard.main, torch"
-WARM += ", torch.distributed.run, torch.utils.tensorboard"
+WARM += ", torch.distributed.run, torch.utils.tensorboard, cv2, jupyterlab.labapp"
 # Another maker may hold the lock for a whole cold build.
 LIMIT_S = 900.0
 

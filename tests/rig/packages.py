@@ -25,6 +25,7 @@ PACKAGES = {
     "git": "git",
     "ip": "iproute2",
     "iptables": "iptables",
+    "mpirun": "openmpi-bin",
     "nsenter": "util-linux",
     "ps": "procps",
     "rsync": "rsync",
