@@ -4,7 +4,7 @@ Shipped agents write `step-000050000/`:
 
     manifest.json    {"format":1,"step":n,"metrics":{"eval/return":487.2},
                       "files":{name:{"bytes":n,"sha256":hex}}}, every other file in it
-    model.pt         tensors, numbers, strings, bytes, lists, dicts: torch.load(weights_only=True)
+    model.pt         tensors, numbers, strings, lists, dicts: torch.load(weights_only=True)
     env-rank0.bin    what only the agent that wrote it reads back, one a rank (a pickle)
     replay-rank0-…   segments of replay memory, hard-linked from checkpoint to checkpoint
 """

@@ -24,6 +24,7 @@ import runtime  # first: it sets how many threads torch and numpy start when the
 # isort: split
 import checkpoint
 import episodes
+import gpu_memory
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -295,7 +296,7 @@ class Training:
         state = {
             **learner, "format": 1, "agent": "dqn", "step": self.step, "env": self.o.env,
             "sizes": list(self.sizes), "ranks": self.run.world, "options": asdict(self.o),
-            "rng": self.run.gather(runtime.rng_bytes(self.rng)),
+            "rng": self.run.gather(runtime.rng_text(self.rng)),
             "rows": self.run.gather(self.replay.count),
         }  # fmt: skip
 
@@ -313,7 +314,7 @@ class Training:
         self.learner.load(state)
         self.replay.load(folder, checkpoint.read_manifest(folder), state["rows"][rank])
         self.checked = self.replay.count
-        self.rng = runtime.rng_from_bytes(state["rng"][rank])
+        self.rng = runtime.rng_from_text(state["rng"][rank])
         self.envs.load((folder / f"env-rank{rank}.bin").read_bytes(), step=self.step)
 
 
@@ -322,11 +323,14 @@ def train(o: Options, run: Run) -> Training:
     t = Training(o, run)
     if run.resume:
         t.load(run.resume)
+    elif o.checkpoint_every:
+        t.replay.check_disk(run.checkpoints)
     checkpoint.remove_leftovers(run)
     reporter = Reporter(run, step=t.step)
     reporter.say(
         f"dqn  device {run.describe_device()}  env {o.env}  seed {o.seed}  "
-        f"envs {t.total_envs}  ranks {run.world}  replay {t.replay.size_bytes / 1e6:.0f} MB a rank"
+        f"envs {t.total_envs}  ranks {run.world}  "
+        f"replay {t.replay.size_bytes / 1e6:.0f} MB a rank, in memory and in checkpoints"
         + (f"  resumed from step {t.step}" if run.resume else "")
     )
     if run.hand_folder:
@@ -354,6 +358,7 @@ def train(o: Options, run: Run) -> Training:
             last, evaluated = t.step >= o.steps, {}
             if due(o.eval_every) or (last and o.eval_every):
                 evaluated = t.evaluate()
+                gpu_memory.give_back(run.device)
                 for tag, value in evaluated.items():
                     reporter.scalar(tag, value, t.step)
             stopping = run.agree_to_stop(tick=before // t.total_envs)

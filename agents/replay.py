@@ -40,6 +40,17 @@ class Replay:
         self._kept: dict[str, StoredFile] = {}  # whole segments lying in self._folder
         self._folder = Path()
 
+    def check_disk(self, folder: Path) -> None:
+        """Raises Refused where the disk has no room for it: each checkpoint keeps it, by links."""
+        folder.mkdir(parents=True, exist_ok=True)
+        found = os.statvfs(folder)
+        room = found.f_bavail * found.f_frsize
+        if self.size_bytes > room:
+            raise Refused(
+                f"checkpoints keep the replay memory, {self.size_bytes / 1e9:.1f} GB when it is "
+                f"full; {room / 1e9:.1f} GB are free at {folder}; lower buffer_size"
+            )
+
     def next_row(self) -> Floats:
         """The slot for the next row, a view to be filled; the row counts from now on."""
         slot = self.count % self.capacity

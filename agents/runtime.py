@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "1"
 os.environ.setdefault("OPENBLAS_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
 
+import gpu_memory  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -165,6 +166,8 @@ class Run:
         by_hand = not (env.get("RUNNER_CHECKPOINTS") and env.get("RUNNER_LOGS"))
         self.hand_folder = unique_folder(name) if by_hand and self.rank == 0 else None
         torch.set_num_threads(int(env["OMP_NUM_THREADS"].split(",")[0]))
+        for kind in (np.float32, np.float64):
+            np.finfo(kind)  # numpy 1 looks at it once, and warns when denormals are gone
         # Adam's averages of gradients that stay zero fade into denormals: 7 times slower a step
         torch.set_flush_denormal(True)
         self.received: int | None = None
@@ -349,13 +352,16 @@ def first_not_finite(vectors: dict[str, Any]) -> str | None:
     return next((n for n, v in vectors.items() if not bool(torch.isfinite(v).all())), None)
 
 
-def rng_bytes(rng: np.random.Generator) -> bytes:
-    """The generator's whole state; `rng_from_bytes` makes an equal generator."""
-    return json.dumps(rng.bit_generator.state).encode()
+def rng_text(rng: np.random.Generator) -> str:
+    """The generator's whole state; `rng_from_text` makes an equal generator.
+
+    Text, for the weights-only loader of torch 2.4 reads no bytes.
+    """
+    return json.dumps(rng.bit_generator.state)
 
 
-def rng_from_bytes(state: bytes) -> np.random.Generator:
-    """The generator whose state `rng_bytes` took."""
+def rng_from_text(state: str | bytes) -> np.random.Generator:
+    """The generator whose state `rng_text` took; older checkpoints have it as bytes."""
     rng = np.random.default_rng()
     rng.bit_generator.state = json.loads(state)
     return rng
@@ -421,6 +427,7 @@ class Reporter:
         self.latest: dict[str, float] = {}
         self._since, self._since_step = time.monotonic(), step
         self._flushed = self._since
+        self._warned = False
         self._writer: Any = None
         if run.rank == 0:
             run.logs.mkdir(parents=True, exist_ok=True)
@@ -451,9 +458,10 @@ class Reporter:
         rate = (step - self._since_step) / max(now - self._since, 1e-9)
         self._since, self._since_step = now, step
         extra = {"perf/steps_per_s": rate}
-        if self.run.device.type == "cuda":
-            index = self.run.device.index
-            extra[f"gpu{index}/allocated_bytes"] = float(torch.cuda.memory_allocated(index))
+        use = gpu_memory.read(self.run.device)
+        if use is not None:
+            extra.update(use.tags())
+            self._warn_once(gpu_memory.warning(use), step)
         for tag, value in extra.items():
             self.scalar(tag, value, step)
         metrics = {**metrics, **extra}
@@ -465,6 +473,14 @@ class Reporter:
         self.say("  ".join([f"step {step}", *parts, f"sps {rate:.0f}"]))
         if now - self._flushed >= FLUSH_S:
             self.flush()
+
+    def _warn_once(self, text: str | None, step: int) -> None:
+        """On this rank's own log and in its progress file: each rank has a card of its own."""
+        if text is None or self._warned:
+            return
+        self._warned = True
+        print(text, file=sys.stderr, flush=True)
+        self.run.write_progress({"t": round(time.time(), 3), "step": step, "warning": text})
 
     def flush(self) -> None:
         """Bring the event file to the disk."""

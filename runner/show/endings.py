@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import states
 from runner.app.results import RunOnHost
-from runner.show.advice import Advice, Reason, advise, gc, said
+from runner.show.advice import Advice, Reason, advise, gc, listed, said
 from runner.show.readings import repeated
 from runner.show.units import ago, duration
 from runner.wire import is_number
@@ -16,6 +16,11 @@ from runner.wire import is_number
 if TYPE_CHECKING:
     from runner.app.reports import WhyFacts
 
+_TAKE_GPU_MEMORY = ("batch_size", "minibatch_size", "num_envs", "num_steps", "hidden")
+"""Parameters by their usual names, the one that frees most for least harm first."""
+_TAKE_MEMORY = ("buffer_size", "num_envs", "batch_size")
+_SHAPES = ("buffer_size", "hidden", "num_envs", "num_steps")
+"""A checkpoint made with another of these does not fit."""
 LAST_LINES = 20
 LAST_FRAMES = 3
 _TRACEBACK = "Traceback (most recent call last):"
@@ -132,7 +137,7 @@ def _next(run: RunOnHost, facts: WhyFacts, kind: str) -> tuple[Advice, ...]:
     ours = {"names": [run.id]}
     where = "go on from its last checkpoint" if run.status.checkpoints else "begin it anew"
     if kind in ("oom", "cuda-oom"):
-        return _smaller(run)
+        return _smaller(run, _TAKE_GPU_MEMORY if kind == "cuda-oom" else _TAKE_MEMORY)
     if kind in ("exit", "signal"):
         rank = ["--rank", str(facts.log_rank)] if facts.log_rank else []
         look = advise("all of its last words:", "tail", run.id, *rank, "-n", "100", **ours)
@@ -163,17 +168,23 @@ def _again(run: RunOnHost, text: str, command: str, *words: str) -> tuple[Advice
     return advise(text, command, run.id, *words, *names, names=[run.id, *secrets])
 
 
-def _smaller(run: RunOnHost) -> tuple[Advice, ...]:
-    """A fork that needs less memory, where the parameters tell how."""
-    size_now: Any = run.status.params.get("batch_size")
-    if isinstance(size_now, int) and is_number(size_now) and size_now > 1:
-        word = f"batch_size={size_now // 2}"
-        text = f"lower batch_size ({size_now}), then:"
-        fresh = [] if run.status.checkpoints else ["--fresh"]
-        return _again(run, text, "fork", word, *fresh)
+def _smaller(run: RunOnHost, names: Sequence[str]) -> tuple[Advice, ...]:
+    """A fork that needs less memory, where the parameters tell how. names: most effective first."""
+    params = run.status.params
+    found = [(name, params[name]) for name in names if _can_be_halved(params.get(name))]
+    if found:
+        (name, value), *others = found
+        text = f"lower {name} ({value})"
+        text += f", or {listed([f'{n} ({v})' for n, v in others])}" if others else ""
+        fresh = [] if run.status.checkpoints and name not in _SHAPES else ["--fresh"]
+        return _again(run, f"{text}, then:", "fork", f"{name}={value // 2}", *fresh)
     if run.status.job:
         return advise("what could be smaller:", "jobs", run.status.job, names=[run.status.job])
     return ()
+
+
+def _can_be_halved(value: object) -> bool:
+    return isinstance(value, int) and is_number(value) and value > 1
 
 
 def _slower(run: RunOnHost) -> tuple[Advice, ...]:

@@ -128,6 +128,15 @@ def test_memory_that_cannot_be_had_is_refused_at_once() -> None:
         replay.Replay(10**12, 20)
 
 
+def test_a_disk_without_room_for_its_checkpoints_is_told_at_once(tmp_path: Path) -> None:
+    ring = replay.Replay(4, 2)
+    ring.check_disk(tmp_path / "made")
+    assert (tmp_path / "made").is_dir()
+    ring.size_bytes = 10**18
+    with pytest.raises(Refused, match=r"1000000000\.0 GB when it is full; .* lower buffer_size"):
+        ring.check_disk(tmp_path)
+
+
 def test_missing_segments_are_noticed(tmp_path: Path) -> None:
     ring: Any = replay.Replay(20, 2)
     fill(ring, 19)

@@ -187,7 +187,7 @@ def test_streams_of_seeds_never_meet() -> None:
 def test_a_generator_comes_back_as_it_was() -> None:
     rng = np.random.default_rng(3)
     rng.integers(5, size=3)  # leaves half a word unused
-    again = runtime.rng_from_bytes(runtime.rng_bytes(rng))
+    again = runtime.rng_from_text(runtime.rng_text(rng))
     assert rng.integers(5, size=9).tolist() == again.integers(5, size=9).tolist()
     assert rng.random() == again.random()
 

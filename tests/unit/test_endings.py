@@ -45,6 +45,7 @@ def test_no_memory_on_the_card() -> None:
     ("fields", "advice"),
     [
         ({"params": {"batch_size": 3}}, "  runner fork dqn-7k3fa batch_size=1 --fresh"),
+        ({"params": {"num_envs": 8, "lr": 0.1}}, "  runner fork dqn-7k3fa num_envs=4 --fresh"),
         ({"params": {"batch_size": 1}, "job": "dqn"}, "  runner jobs dqn"),
         ({"params": {"batch_size": True}, "job": "dqn"}, "  runner jobs dqn"),
         ({"job": "x; reboot"}, "FAILED: rank 0 ran out of memory and was killed by the kernel"),
