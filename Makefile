@@ -3,13 +3,19 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+# make image: what it is built on, whose it is (never root's), what it is called
+BASE_IMAGE ?= pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime
+RUNNER_UID ?= $(shell id -u | sed 's/^0$$/1000/')
+RUNNER_GID ?= $(shell id -g | sed 's/^0$$/1000/')
+COMPILER ?=
+IMAGE ?= runner:$(RUNNER_UID)
 
 venv := .venv/bin/python
 inputs := setup.cfg pyproject.toml constraints.txt
 pip := $(venv) -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 rig := RUNNER_RIG_PIP_ARGS="$(PIP_ARGS)" $(venv) -m tests.rig
 
-.PHONY: help demo test check faults bench gpu rig-up rig-down clean-rig clean
+.PHONY: help demo test check faults bench compat gpu image rig-up rig-down clean-rig clean
 
 help:
 	@echo 'make demo       train an agent on this machine, from nothing'
@@ -17,7 +23,9 @@ help:
 	@echo 'make check      ruff, mypy and the unit tests, in seconds'
 	@echo 'make faults     every fault at every phase of a run (root); writes docs/faults.md'
 	@echo 'make bench      figures, as ratios of pairs measured side by side (root: also over ssh)'
+	@echo 'make compat     the agents with the torch versions of the image pins (some GB)'
 	@echo 'make gpu        on a machine with an NVIDIA GPU: what only that can show'
+	@echo 'make image      the image of a worker for your own uid, to run by hand (docs/image.md)'
 	@echo 'make rig-up     start the test hosts and leave them running (root); rig-down, clean-rig'
 	@echo 'make clean      remove the environment .venv'
 
@@ -70,8 +78,20 @@ bench: .venv/.test
 	@$(rig) packages
 	$(venv) benchmarks/over_ssh.py
 
+# The agents with the older torch versions of the image pins; some GB, once.
+compat:
+	$(PYTHON) benchmarks/compat.py
+
 gpu: .venv/.demo
 	$(venv) benchmarks/gpu_check.py
+
+# COMPILER=1 adds what torch.compile needs. The last line is the image's name.
+image:
+	@$(PYTHON) -c 'import sys; from runner import content; sys.stdout.buffer.write(content.image_context())' \
+		| docker build --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg RUNNER_UID='$(RUNNER_UID)' \
+			--build-arg RUNNER_GID='$(RUNNER_GID)' --build-arg RUNNER_COMPILER='$(COMPILER)' \
+			--tag '$(IMAGE)' - >&2
+	@echo '$(IMAGE)'
 
 rig-up: $(venv)
 	@$(rig) packages

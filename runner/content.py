@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PACKAGE = Path(__file__).parent
-_SHARED = ("__init__.py", "states.py", "sums.py", "wire.py")
+_SHARED = ("__init__.py", "flow.py", "passing.py", "states.py", "sums.py", "wire.py")
 """Modules of `runner` that the worker shares."""
+_IMAGE_FILES = ("entrypoint", "packages.py", "requirements.txt")
+"""What the Dockerfile copies beside the worker."""
 _NOT_CONTENT = ("__pycache__", ".pyc", ".pyo", "~", ".orig", ".swp")
 
 
@@ -66,10 +68,10 @@ def bundle() -> Bundle:
 
 
 def image_context() -> bytes:
-    """The tar that `docker build -` takes: Dockerfile, entrypoint, and the worker in `worker/`."""
+    """The tar that `docker build -` takes: Dockerfile, what it copies, the worker in `worker/`."""
     files = {f"worker/{name}": path for name, path in _bundle_files().items()}
     files["Dockerfile"] = root() / "Dockerfile"
-    files["entrypoint"] = root() / "provisioning" / "entrypoint"
+    files.update({name: root() / "provisioning" / name for name in _IMAGE_FILES})
     return pack(files)
 
 

@@ -38,8 +38,12 @@ class RigEngine:
         check: bool = True,
         limit_s: float = 120.0,
         stdin: bytes | None = None,
+        buildkit: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `docker WORDS…` against this engine, from the operator's machine."""
+        """Run `docker WORDS…` against this engine, from the operator's machine.
+
+        buildkit: which of its two builders `docker build` asks for.
+        """
         argv = [_client(), "-H", self.url, *map(str, words)]
         done = subprocess.run(
             argv,
@@ -48,7 +52,11 @@ class RigEngine:
             timeout=limit_s,
             check=False,
             # neither the machine's client configuration nor its context
-            env={"PATH": self.host.path, "HOME": str(self.host.folder), "DOCKER_BUILDKIT": "0"},
+            env={
+                "PATH": self.host.path,
+                "HOME": str(self.host.folder),
+                "DOCKER_BUILDKIT": str(int(buildkit)),
+            },
         )
         out, err = (data.decode("utf-8", "replace") for data in (done.stdout, done.stderr))
         if check and done.returncode != 0:
@@ -135,6 +143,7 @@ class RigEngine:
         if others:
             self.docker("image", "rm", "-f", *others, check=False)
         self.docker("image", "prune", "-f")
+        self.docker("builder", "prune", "-a", "-f", check=False)
         self.docker("volume", "prune", "-f")
         self.docker("network", "prune", "-f")
 

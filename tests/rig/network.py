@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.rig.processes import run
+
+CONTAINERS = "172.17.0.0/16"
+"""Docker's own choice for its bridge."""
 
 # 198.18.0.0/15 is set aside for testing (RFC 2544): no real network has it.
 # Each link has four addresses; .1 and .5 are the near ends.
@@ -78,6 +83,17 @@ def mend(instance: int) -> None:
 def _firewall(instance: int, *words: str) -> None:
     """iptables of login's own network."""
     run(["ip", "netns", "exec", netns(instance, "login"), "iptables", "-w", *words])
+
+
+@contextlib.contextmanager
+def neighbour(instance: int) -> Iterator[None]:
+    """Give login a route to gpu's containers, as whoever shares a link with a host can have."""
+    route = ["ip", "-n", netns(instance, "login"), "route"]
+    run([*route, "replace", CONTAINERS, "via", gpu_address(instance)])
+    try:
+        yield
+    finally:
+        run([*route, "delete", CONTAINERS])
 
 
 def read_firewall() -> str:

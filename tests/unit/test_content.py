@@ -24,6 +24,8 @@ def test_the_bundle_holds_the_worker_and_what_both_sides_share() -> None:
     assert {"__main__.py", "dispatcher.py", "supervisord.conf"} <= set(names)
     assert [name for name in names if name.startswith("runner/")] == [
         "runner/__init__.py",
+        "runner/flow.py",
+        "runner/passing.py",
         "runner/states.py",
         "runner/sums.py",
         "runner/wire.py",
@@ -44,6 +46,13 @@ def test_the_image_context_is_whole() -> None:
     names = set(names_in(content.image_context()))
     assert {"Dockerfile", "entrypoint", "worker/__main__.py", "worker/runner/wire.py"} <= names
     assert content.image_context() == content.image_context()
+
+
+def test_the_image_context_has_what_the_dockerfile_copies() -> None:
+    lines = (content.root() / "Dockerfile").read_text().splitlines()
+    asked = {word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]}
+    assert "requirements.txt" in asked
+    assert asked <= set(names_in(content.image_context()))
 
 
 def test_what_a_program_starts_with_decides_its_mode() -> None:
