@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner import __version__
+from runner import __version__, passing
 from runner.grammar.sweeps import filled
 from runner.ids import draw_id
 from runner.manifest import Snapshot
@@ -23,6 +23,8 @@ from runner.model import Host, Project
 from runner.spec import RunPlan, SubmitRequest
 
 SEED_BITS = 31
+_OURS = "@runner"
+"""As a run's first word: the worker's own program."""
 
 
 def make_intent(
@@ -83,7 +85,7 @@ def make_spec(
     """What the worker is told of a run, with its id; values to be drawn are not yet."""
     spec: dict[str, Any] = {
         "format": 1,
-        "id": draw_id(plan.job, draw),
+        "id": draw_id(plan.job or door_kind(plan.argv), draw),
         "project": {"id": project.id, "name": project.name},
         "job": plan.job,
         "name": plan.name,
@@ -107,6 +109,8 @@ def make_spec(
         "keep": plan.keep,
         "keep_best": plan.keep_best,
         "resumable": list(plan.resumable),
+        "pass": passed_of(plan),
+        "setup": {"requirements": list(plan.requirements)} if plan.requirements else None,
         "secrets": list(plan.secrets),
         "env": {k: v for k, v in {**host.env, **plan.env}.items() if k not in plan.secrets},
         "snapshot": snapshot.digest,
@@ -120,6 +124,23 @@ def make_spec(
     if host.runtime == "local":
         spec["python"] = sys.executable
     return spec
+
+
+def passed_of(plan: RunPlan) -> dict[str, Any] | None:
+    """How parameters become words; None where they do not."""
+    if plan.how not in (passing.FLAGS, passing.HYDRA):
+        return None
+    return {"how": plan.how, "flags": dict(plan.flags)}
+
+
+def door_argv(kind: str) -> tuple[str, ...]:
+    """The argv of a run that is a door: the worker's own program (`shell`, `lab`)."""
+    return (_OURS, "door", kind)
+
+
+def door_kind(argv: Sequence[str]) -> str | None:
+    """Which door a run's argv is; None for all others."""
+    return argv[2] if len(argv) == 3 and tuple(argv) == door_argv(argv[2]) else None
 
 
 def diff_digest(snapshot: Snapshot) -> str | None:

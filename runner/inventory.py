@@ -10,6 +10,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from runner.data_rules import refused_data
 from runner.errors import NotFound, SpecError
 from runner.fields import NAME_RULE, Fields, did_you_mean, said, valid_name
 from runner.files import read_regular
 from runner.model import Host, ImagePin, JobSpec, Limits, Project
+from runner.placement import OLD_NAME
 
 PROJECT_FILE = "runner.toml"
+NETWORKS = ("full", "none", "host")
 _NO_SPACES = r"[^\s-]\S*"
 _HOST_KEY = r"[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -146,6 +150,7 @@ def _parse_local(fields: Fields, path: Path) -> Host:
         slots=fields.integer("slots", None, least=1),
         disk_reserve_bytes=fields.size("disk_reserve", 0) or 0,
         env=_env(fields),
+        data=_data(fields, "~/.local/share/runner/workspace"),
         source=path,
     )
     fields.finish()
@@ -153,14 +158,14 @@ def _parse_local(fields: Fields, path: Path) -> Host:
 
 
 def _parse_host(name: str, fields: Fields, path: Path) -> Host:
-    fields.later("data")
-    runtime = fields.one_of("runtime", Host.runtime, ("docker",), later=("venv", "slurm"))
+    runtime = fields.one_of("runtime", Host.runtime, ("docker", "venv"), later=("slurm",))
     ssh = fields.text("ssh", rule=_NO_SPACES)
     if "ssh" not in fields:
         fields.problem(
             "ssh", "is missing; it is whatever ssh takes: an alias, user@name, ssh://user@name:port"
         )
     limits = fields.table("limits")
+    workspace = _workspace(fields)
     host = Host(
         name=name,
         runtime=runtime,
@@ -169,7 +174,7 @@ def _parse_host(name: str, fields: Fields, path: Path) -> Host:
         jump_key=_host_key(fields, "jump_key"),
         host_key=_host_key(fields, "host_key"),
         image=_image(fields),
-        workspace=_workspace(fields),
+        workspace=workspace,
         gpus=_gpus(fields),
         slots=fields.integer("slots", None, least=1),
         disk_reserve_bytes=fields.size("disk_reserve", 0) or 0,
@@ -178,7 +183,10 @@ def _parse_host(name: str, fields: Fields, path: Path) -> Host:
             shm_bytes=limits.size("shm", Limits.shm_bytes) or Limits.shm_bytes,
             memory_bytes=limits.size("memory", None),
         ),
+        network=fields.one_of("network", Host.network, NETWORKS),
         env=_env(fields),
+        data=_data(fields, workspace),
+        python=_python(fields, runtime),
         source=path,
     )
     fields.finish()
@@ -243,6 +251,31 @@ def _env(fields: Fields) -> dict[str, str]:
     return env
 
 
+def _data(fields: Fields, workspace: str) -> dict[str, str]:
+    """Folders of the host by the names jobs see; what is there decides on more of them."""
+    table = fields.table("data")
+    data: dict[str, str] = {}
+    for name, value in table.items():
+        if not valid_name(name):
+            table.problem(name, f"is no name for data; it has {NAME_RULE}")
+        elif not isinstance(value, str) or not value.isprintable() or not value.startswith("/"):
+            table.problem(name, f"is {said(value)}; it must be a folder as '/data/atari'")
+        elif any(sign in value for sign in ',"') or ".." in value.split("/"):
+            table.problem(name, f"is {said(value)}; it may hold no comma, quote or '..'")
+        elif (why := refused_data(value, workspace=workspace)) is not None:
+            table.problem(name, f"is {said(value)}; {why}")
+        else:
+            data[name] = value
+    return data
+
+
+def _python(fields: Fields, runtime: str) -> str | None:
+    value = fields.text("python", rule=r"/.*|[A-Za-z0-9._-]+")
+    if value is not None and runtime != "venv":
+        fields.problem("python", 'is for runtime = "venv"; a container has its own')
+    return value
+
+
 def find_host(hosts: Mapping[str, Host], name: str) -> Host:
     """The host of that name. Raises NotFound with the nearest name."""
     if name in hosts:
@@ -271,6 +304,8 @@ def _read_pins(path: Path) -> dict[str, ImagePin]:
         pins[name] = _parse_pin(name, outer.table(name), path)
         if not valid_name(name):
             outer.problem(name, f"is not a pin's name; it has {NAME_RULE}")
+        elif OLD_NAME.search(name):
+            outer.problem(name, "is not a pin's name: so end those of containers that drain")
     outer.finish()
     return pins
 
@@ -337,7 +372,21 @@ def read_job(project: Project, name: str) -> JobSpec:
         raise SpecError(
             f"{_where(path)}: entry is {said(job.entry)}; there is no such file beside it"
         )
-    return job
+    if job.requirements_file is None:
+        return job
+    return replace(job, requirements=_read_requirements(project, job.requirements_file))
+
+
+def _read_requirements(project: Project, name: str) -> tuple[str, ...]:
+    from runner.grammar.recipes import parse_requirements
+
+    try:
+        text = read_regular(project.root / name).decode("utf-8")
+    except OSError as error:
+        raise SpecError(f"{said(name)}: {error.strerror or error} (requirements)") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{said(name)}: not UTF-8 at byte {error.start}") from error
+    return parse_requirements(text, where=name)
 
 
 def read_jobs(project: Project) -> list[JobSpec]:

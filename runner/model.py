@@ -28,7 +28,7 @@ class Host:
 
     name: str
     runtime: str = "docker"
-    """`docker`, or `local` for this machine's own Python."""
+    """`docker`, `venv` (a virtual environment there), or `local`: this machine's own Python."""
     ssh: str | None = None
     """Whatever `ssh` takes; `local` is this machine's own Docker; None for runtime local."""
     jump: str | None = None
@@ -44,7 +44,13 @@ class Host:
     """What stays free on the workspace's disk: below it nothing starts, what runs stops."""
     transport: str = "auto"
     limits: Limits = field(default_factory=Limits)
+    network: str = "full"
+    """What runs may reach: `full`, `none`, or `host` for the machine's own (docker)."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Folders there that jobs read, by name."""
+    python: str | None = None
+    """The interpreter a venv is made from; None for `python3` of the account."""
     source: Path | None = None
     """The file it came from; None for the embedded default."""
 
@@ -92,6 +98,14 @@ class JobSpec:
     """The best ones by `metric` that stay besides."""
     resumable: tuple[str, ...] = ()
     """Parameters that `runner resume` may change."""
+    how: str = "file"
+    """`pass` in its file: how parameters reach the program (passing.py), or `none`."""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """How the program spells parameters that are not said as usual."""
+    requirements: tuple[str, ...] = ()
+    """Packages beside those of the image."""
+    requirements_file: str | None = None
+    """The file in the project that lists them instead."""
     source: Path | None = None
 
 

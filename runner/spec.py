@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runner import passing
 from runner.errors import SpecError
 from runner.fields import NAME_RULE, said, valid_name
 from runner.grammar.sweeps import (
@@ -31,7 +32,10 @@ from runner.grammar.values import LONGEST_ADVICE, NOTHING_SENT, RawValue, takes_
 from runner.grammar.words import MOST_PRIORITY, MOST_RESTARTS, Words, meant, once, plain, shown_word
 from runner.model import MOST_RANKS, Host, JobSpec, Param
 
-JOB_FILE_KEYS = ("entry", "command", "pass", "metric", "keep", "keep_best", "resumable", "setup")
+JOB_FILE_KEYS = (
+    *("entry", "command", "pass", "flags", "metric", "keep", "keep_best", "resumable", "setup"),
+    "requirements",
+)
 _BASH = ("bash", "-o", "pipefail", "-c")
 _SHELL_SIGNS = re.compile(r"[\s|&;<>()$`\\\"'*?\[\]{}~#!]")
 
@@ -112,6 +116,10 @@ class RunPlan:
     resumable: tuple[str, ...]
     secrets: tuple[str, ...]
     """Names alone."""
+    how: str = "file"
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """How the parameters reach the program, and how it spells them (passing.py)."""
+    requirements: tuple[str, ...] = ()
     members: tuple[Member, ...] = ()
     """The runs of a sweep, two at least; none: it is one run."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -261,6 +269,8 @@ def resolve(
     members = product(swept, each, many=many)
     argv = job.command if job else request.command or ()
     params = {name: value for (kind, name), value in alike.items() if kind == "param"}
+    if job is not None:
+        _check_passed(job, {**job.params, **params}, members)
     return RunPlan(
         job=job.name if job else None,
         argv=argv if members else filled(argv, each),
@@ -283,9 +293,31 @@ def resolve(
         keep_best=recipe.keep_best,
         resumable=recipe.resumable,
         secrets=tuple(sorted(request.secrets)),
+        how=recipe.how,
+        flags=dict(recipe.flags),
+        requirements=recipe.requirements,
         members=members,
         env=dict(request.env),
     )
+
+
+def _check_passed(job: JobSpec, params: Mapping[str, Param], members: Sequence[Member]) -> None:
+    """Refuses values that cannot be said on a command line."""
+    if job.how not in (passing.FLAGS, passing.HYDRA):
+        return
+    passed = {"how": job.how, "flags": dict(job.flags)}
+    for each in members or (Member(),):
+        said_params = {**params, **each.params}
+        for name, value in said_params.items():
+            needed = passing.spelling_of(name, job.how, job.flags).needed
+            if needed and passing.is_empty(value):
+                raise SpecError(
+                    f"{name} is needed: {job.name} has no default for it",
+                    f"runner submit job={shlex.quote(job.name)} {name}=…",
+                    NOTHING_SENT,
+                )
+        if any("\0" in word for word in passing.passed_words(passed, said_params)):
+            raise SpecError("a parameter has a NUL in it, which no word can hold", NOTHING_SENT)
 
 
 def _first(given: float | None, default: float | None) -> float | None:

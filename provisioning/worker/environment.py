@@ -10,8 +10,15 @@ from typing import Any, Dict, List
 import processes
 from paths import RunPaths
 
+from runner.passing import passed_words
+
 _NOT_FOR_JOBS = ("SUPERVISOR_", "RUNNER_")
 _SET_ANEW = ("CUDA_VISIBLE_DEVICES", "PWD", "OLDPWD")
+OURS = "@runner"
+"""As a run's first word: this worker program, which must know where it is (door.py)."""
+_WHERE = tuple(
+    "RUNNER_" + name for name in ("WORKSPACE", "PLACE", "WORKER_CONFIG", "LEASES", "VENV")
+)
 
 
 def variables(
@@ -22,8 +29,12 @@ def variables(
     home: str,
     resume: str,
     secrets: Dict[str, bytes],
+    data: str = "",
+    first: str = "",
 ) -> Dict[str, str]:
     """A rank's environment, but for the variables that tell ranks apart.
+
+    data: the folder of the host's data. first: a folder of programs that goes before all others.
 
     The spec's variables go before the worker's own, the secrets before those, and nothing goes
     before ours.
@@ -38,12 +49,12 @@ def variables(
         env["LC_ALL"] = "C.UTF-8"
     chosen = spec.get("python")
     if chosen:
-        first = os.path.dirname(chosen)
-        rest = [item for item in env.get("PATH", os.defpath).split(os.pathsep) if item != first]
-        env["PATH"] = os.pathsep.join([first, *rest])
+        _put_first(env, os.path.dirname(chosen))
     env.update({str(k): str(v) for k, v in spec.get("env", {}).items()})
     # so that programs which look for a variable of that name find it
     env.update({name: os.fsdecode(value) for name, value in secrets.items()})
+    if first:
+        _put_first(env, first)
     attempt = int(state["attempt"])
     env.update(
         HOME=home,
@@ -55,6 +66,7 @@ def variables(
         RUNNER_CODE=paths.code,
         RUNNER_CHECKPOINTS=paths.checkpoints,
         RUNNER_LOGS=paths.logs,
+        RUNNER_DATA=data,
         RUNNER_RESUME=resume,
         RUNNER_SECRETS=paths.secrets if secrets else "",
         RUNNER_GRACE_S="%g" % grace_s(spec),
@@ -62,15 +74,31 @@ def variables(
         CUDA_VISIBLE_DEVICES=",".join(card["uuid"] for card in state.get("gpus", [])),
     )
     env[processes.MARK] = state["token"]
+    if spec.get("argv", [])[:1] == [OURS]:
+        env.update({name: os.environ[name] for name in _WHERE if name in os.environ})
     return env
 
 
 def words(spec: Dict[str, Any], env: Dict[str, str]) -> List[str]:
-    """The program and its arguments."""
-    argv = [str(word) for word in spec["argv"]]
+    """The program and its arguments, parameters among them where it takes them so."""
+    argv = said_words(spec)
+    if argv[0] == OURS:
+        here = os.path.dirname(os.path.abspath(__file__))
+        return [sys.executable, "-I", "-S", "-B", here, *argv[1:]]
     if argv[0] == "python" and shutil.which("python", path=env.get("PATH")) is None:
         argv[0] = python(spec, env)
     return argv
+
+
+def said_words(spec: Dict[str, Any]) -> List[str]:
+    """The argv that a spec stands for, `python` as it was written."""
+    passed = passed_words(spec.get("pass"), spec.get("params") or {})
+    return [str(word) for word in spec.get("argv") or ()] + passed
+
+
+def _put_first(env: Dict[str, str], folder: str) -> None:
+    rest = [item for item in env.get("PATH", os.defpath).split(os.pathsep) if item != folder]
+    env["PATH"] = os.pathsep.join([folder, *rest])
 
 
 def python(spec: Dict[str, Any], env: Dict[str, str]) -> str:

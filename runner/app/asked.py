@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -45,7 +46,7 @@ def resolve_request(
 
 def check_snapshot(ctx: Context, request: SubmitRequest, plan: RunPlan, snapshot: Snapshot) -> None:
     """Refuse a snapshot that cannot be right for what was asked. Raises SpecError."""
-    _check_entry(plan, snapshot)
+    _check_entry(ctx, plan, snapshot)
     _check_secret_files(ctx, request, snapshot)
 
 
@@ -78,12 +79,14 @@ def sent_text(changed: int | None, sent_bytes: int) -> str:
     return (f"{changed} changed, " if changed else "") + f"{size(sent_bytes)} sent"
 
 
-def _check_entry(plan: RunPlan, snapshot: Snapshot) -> None:
+def _check_entry(ctx: Context, plan: RunPlan, snapshot: Snapshot) -> None:
     """A job's own file must travel: a rule that leaves it out would be found only there."""
     if plan.job is None or len(plan.argv) < 2 or plan.argv[0] != "python":
         return
-    entry = plan.argv[1]
-    if entry.startswith("agents/") and all(row[0] != entry for row in snapshot.rows):
+    entry = posixpath.normpath(plan.argv[1])
+    inside = not entry.startswith(("/", "../", "-"))
+    ours = entry.startswith("agents/") or (inside and (ctx.project.root / entry).is_file())
+    if ours and all(row[0] != entry for row in snapshot.rows):
         raise SpecError(f"{entry} is left out by an ignore rule; nothing was sent")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ from runner.app.context import Context
 from runner.app.reports import DryRun, LocalPart
 from runner.code import tree
 from runner.grammar.sweeps import filled
+from runner.intents import passed_of
 from runner.manifest import Snapshot
+from runner.model import Param
+from runner.passing import passed_words
 from runner.show.units import plural, size
-from runner.spec import SubmitRequest
+from runner.spec import RunPlan, SubmitRequest
 from runner.transfer.offer import differing
 
 
@@ -77,16 +81,24 @@ def _specs(asked: Asked) -> list[dict[str, Any]]:
         "secrets": list(plan.secrets),
     }
     if not plan.members:
-        return [{**common, "argv": list(plan.argv), "params": dict(plan.params)}]
+        words = _words(plan, plan.params)
+        return [{**common, "argv": [*plan.argv, *words], "params": dict(plan.params)}]
     return [
         {
             **common,
-            "argv": list(filled(plan.argv, member.each)),
+            "argv": [
+                *filled(plan.argv, member.each),
+                *_words(plan, {**plan.params, **member.params}),
+            ],
             "params": {**plan.params, **member.params},
             "image": member.image or plan.image,
         }
         for member in plan.members
     ]
+
+
+def _words(plan: RunPlan, params: Mapping[str, Param]) -> list[str]:
+    return passed_words(passed_of(plan), params)
 
 
 def _runs_text(asked: Asked) -> str:

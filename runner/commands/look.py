@@ -129,7 +129,8 @@ def wait(words: Sequence[str], timeout: str | None, as_json: bool, colour: str) 
 def plot(words: Sequence[str], target: str | None, as_json: bool, colour: str) -> None:
     """Draw learning curves in the terminal, or as PNG.
 
-    The metric is the job's own choice, else eval/return or reward.
+    The metric is the job's own choice, else the first there is of eval/return, reward,
+    charts/episodic_return (CleanRL) and rollout/ep_rew_mean (SB3).
 
     \b
     Examples:

@@ -4,7 +4,7 @@ entry = "dqn.py"              # beside this file; or command = ["python", "train
 nproc = 1                     # ranks
 gpus = "auto"                 # one per rank where the host has them, else none; or a number
 launcher = "auto"             # direct for one rank, torchrun for several
-pass = "file"                 # parameters by $RUNNER_PARAMS
+pass = "file"                 # by $RUNNER_PARAMS; "flags", "hydra": as words (passing.py)
 grace = "25s"
 metric = "eval/return"
 time_limit = "12h"            # running time, summed over attempts; none without it
@@ -15,24 +15,41 @@ log_limit = "1g"              # of its output; none without it
 keep = 3                      # the newest checkpoints that stay; all without it
 keep_best = 1                 # and the best by metric
 resumable = ["steps"]         # parameters that resume may change
+[setup]                       # packages beside the image's own, made once
+requirements = ["wandb"]      # or the name of a file: "requirements.txt"
 [params]                      # typed by their defaults
 env = "CartPole-v1"
+[flags]                       # with "flags" or "hydra": how the program spells them
+env = "--env-id"
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner import passing
+from runner.errors import SpecError
 from runner.fields import Fields, near, parse_duration, said
+from runner.grammar.requirements import (
+    MOST,
+    find_twice,
+    lines_of,
+    problem_of,
+    without_secrets,
+)
 from runner.grammar.words import MOST_RESTARTS
 from runner.model import MOST_RANKS, ON_STUCK, JobSpec, Param
 from runner.wire import plain_path
 
-LATER = ("setup",)
+PASS = ("file", "flags", "hydra", "none")
+_SWITCH = (
+    'is true or false; how it is said must stand in [flags]: "--{0}" (when true),'
+    ' "--{0}/--no-{0}" (one of both) or "--{0}=" (--{0}=true)'
+)
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
 
 
@@ -41,9 +58,7 @@ def parse_job(
 ) -> JobSpec:
     """The recipe in a job file's table. Raises SpecError with every problem."""
     fields = Fields(table, where=where)
-    fields.later(*LATER)
-    fields.one_of("pass", "file", ("file",), later=("flags", "hydra", "none"))
-    launcher = fields.one_of("launcher", "auto", ("auto", "direct", "torchrun"), later=("mpirun",))
+    launcher = fields.one_of("launcher", "auto", ("auto", "direct", "torchrun", "mpirun"))
     nproc = fields.integer("nproc", JobSpec.nproc, least=1) or 1
     if nproc > MOST_RANKS:
         fields.problem("nproc", f"is {said(nproc)}; it must be at most {MOST_RANKS}")
@@ -54,6 +69,8 @@ def parse_job(
     if restarts is not None and restarts > MOST_RESTARTS:
         fields.problem("restarts", f"is {said(restarts)}; it must be at most {MOST_RESTARTS}")
     params = _params(fields)
+    how = fields.one_of("pass", JobSpec.how, PASS)
+    requirements, file = _setup(fields)
     job = JobSpec(
         name=name,
         command=_command(fields, entry),
@@ -72,6 +89,10 @@ def parse_job(
         keep=fields.integer("keep", None, least=1),
         keep_best=_keep_best(fields),
         resumable=_resumable(fields, params),
+        how=how,
+        flags=_flags(fields, how, params),
+        requirements=requirements,
+        requirements_file=file,
         source=source,
     )
     fields.finish()
@@ -161,6 +182,90 @@ def _params(fields: Fields) -> dict[str, Param]:
         else:
             params[key] = value
     return params
+
+
+def _flags(fields: Fields, how: str, params: Mapping[str, Param]) -> dict[str, str]:
+    """How the program spells its parameters, and whether all can be said."""
+    table = fields.table("flags")
+    named = how in (passing.FLAGS, passing.HYDRA)
+    flags: dict[str, str] = {}
+    for key, value in table.items():
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        spelling = passing.read_spelling(text, how) if isinstance(text, str) else None
+        if not named:
+            table.problem(key, f'is of no use with pass = "{how}"')
+        elif key not in params:
+            hint = near(key, params)
+            end = f" (did you mean {hint!r}?)" if hint else ""
+            table.problem(key, f"is not in [params]{end}")
+        elif spelling is None:
+            like = "as '+db.user'" if how == passing.HYDRA else "as '--name' or '--x/--no-x'"
+            table.problem(key, f"is {said(value)}; it must be {like}")
+        else:
+            assert isinstance(text, str)
+            flags[key] = text
+            _check_spelling(table, key, spelling, params[key])
+    if how == passing.FLAGS:
+        for key, value in params.items():
+            if isinstance(value, dict):
+                fields.problem(f"params.{key}", "is a table, which no flag can say")
+            elif isinstance(value, bool) and key not in table:
+                fields.problem(f"params.{key}", _SWITCH.format(key))
+    if how == "none" and params:
+        fields.problem("params", 'would reach nobody with pass = "none"')
+    return flags
+
+
+def _check_spelling(table: Fields, key: str, spelling: passing.Spelling, value: Param) -> None:
+    """Notes a spelling that cannot say values of this type."""
+    if spelling.other is not None and not isinstance(value, bool):
+        table.problem(key, "is a pair of words, but the parameter is not true or false")
+    elif spelling.repeated and not isinstance(value, list):
+        table.problem(key, "ends in *, but the parameter is no list")
+    elif (spelling.optional or spelling.needed) and isinstance(value, (bool, int, float)):
+        table.problem(key, "ends in ? or !, but the parameter is no text or list: never empty")
+
+
+def _setup(fields: Fields) -> tuple[tuple[str, ...], str | None]:
+    """The packages asked for, or the file in the project that lists them."""
+    table = fields.table("setup")
+    value = table.anything("requirements", [])
+    if isinstance(value, str):
+        if plain_path(value):
+            return (), value
+        table.problem("requirements", f"is {said(value)}; it must be a file of the project")
+        return (), None
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        table.problem("requirements", f"is {said(value)}; it must be a list of packages")
+        return (), None
+    for item in value:
+        if (why := problem_of(item)) is not None:
+            table.problem("requirements", f"has {said(without_secrets(item))}, which {why}")
+    return _checked_setup(table, value), None
+
+
+def _checked_setup(table: Fields, value: Sequence[str]) -> tuple[str, ...]:
+    if len(value) > MOST:
+        table.problem("requirements", f"has {len(value)} packages; {MOST} at most")
+    if (name := find_twice(value)) is not None:
+        table.problem("requirements", f"has {name} twice")
+    return tuple(" ".join(item.split()) for item in value)
+
+
+def parse_requirements(text: str, *, where: str) -> tuple[str, ...]:
+    """The packages in a requirements file. Raises SpecError with every problem."""
+    lines = lines_of(text)
+    wrong = [
+        f"{where}:{number}: {said(without_secrets(item))} {why}"
+        for number, item in lines
+        if (why := problem_of(item)) is not None
+    ]
+    if wrong:
+        raise SpecError(*wrong)
+    table = Fields({}, where=where)
+    found = _checked_setup(table, [item for _, item in lines])
+    table.finish()
+    return found
 
 
 def _fits_json(value: Any) -> bool:

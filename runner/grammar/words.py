@@ -191,9 +191,7 @@ class Words:
 
     def launcher(self) -> str | None:
         """`auto`, `direct` or `torchrun`."""
-        if self._reserved.get("launcher") == "mpirun":
-            raise SpecError("launcher mpirun is not in this version yet", NOTHING_SENT)
-        return self._one_of("launcher", ("auto", "direct", "torchrun"))
+        return self._one_of("launcher", ("auto", "direct", "torchrun", "mpirun"))
 
     def on_stuck(self) -> str | None:
         """What to do with a run that no longer moves."""

@@ -2,12 +2,21 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.intents import intent_words, is_readable, make_intent, specs_of
+from runner.intents import (
+    door_argv,
+    door_kind,
+    intent_words,
+    is_readable,
+    make_intent,
+    make_spec,
+    specs_of,
+)
 from runner.manifest import Snapshot
 from runner.model import Host, JobSpec, Project
 from runner.spec import parse_submit, resolve
@@ -33,6 +42,17 @@ def intent(*words: str, command: list[str] | None = None, **options: Any) -> dic
     assert json.loads(json.dumps(body)) == body
     assert is_readable(body)
     return body
+
+
+def test_how_parameters_are_said_and_what_is_installed_are_of_the_spec() -> None:
+    (spec,) = specs_of(intent())
+    assert (spec["pass"], spec["setup"]) == (None, None)
+    flags = {"lr": "--learning-rate"}
+    job = replace(JOB, how="flags", flags=flags, requirements=("tyro",))
+    plan = resolve(parse_submit(["job=dqn"], None), job, HOST)
+    spec = make_spec(PROJECT, HOST, plan, Snapshot((), "0" * 64, {}), random.Random(1))
+    assert spec["pass"] == {"how": "flags", "flags": flags}
+    assert spec["setup"] == {"requirements": ["tyro"]}
 
 
 def test_a_run_is_its_own_spec() -> None:
@@ -93,3 +113,9 @@ def test_words_hide_values_of_variables_alone() -> None:
 )
 def test_a_damaged_one_is_not_readable(damage: dict[str, Any]) -> None:
     assert not is_readable({**intent("lr=1,2"), **damage})
+
+
+def test_a_door_has_an_id_of_its_kind() -> None:
+    assert intent(command=list(door_argv("lab")))["id"].startswith("lab-")
+    assert intent(command=["echo", "door", "lab"])["id"].startswith("cmd-")
+    assert (door_kind(door_argv("shell")), door_kind(["true"])) == ("shell", None)

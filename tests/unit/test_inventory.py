@@ -89,9 +89,12 @@ workspace = "/data/run ner"
 gpus = [0, 1]
 slots = 4
 transport = "openssh"
+network = "none"
 [limits]
 shm = "1g"
 memory = "64g"
+[data]
+atari = "/data/atari"
 [env]
 HTTP_PROXY = "http://proxy:3128"
 """,
@@ -101,6 +104,7 @@ HTTP_PROXY = "http://proxy:3128"
     assert (host.jump, host.host_key) == ("login.lab", "ssh-ed25519 AAAAC3Nz+/==")
     assert (host.gpus, host.slots, host.transport) == ((0, 1), 4, "openssh")
     assert host.limits == Limits(shm_bytes=10**9, memory_bytes=64 * 10**9)
+    assert (host.network, host.data) == ("none", {"atari": "/data/atari"})
     assert "proxy" not in repr(host)
 
 
@@ -111,7 +115,9 @@ HTTP_PROXY = "http://proxy:3128"
         ('ssh = "a b"', "ssh is 'a b'"),
         ('jump = "-J"', "jump is '-J'"),
         ('host_key = "AAAA"', "host_key is 'AAAA'; it must be as in 'ssh-ed25519 AAAA…'"),
-        ('runtime = "venv"', "runtime is 'venv', which is not in this version yet"),
+        ('runtime = "slurm"', "runtime is 'slurm', which is not in this version yet"),
+        ('network = "lan"', "network is 'lan'; it must be one of full, none, host"),
+        ('python = "/opt/conda/bin/python3"', 'python is for runtime = "venv"'),
         ('runtime = "local"', "runtime is 'local'; it must be one of docker"),
         ('workspace = "/"', "workspace is '/'; it must be a folder of its own"),
         ('workspace = "~"', "workspace is '~'"),
@@ -124,7 +130,10 @@ HTTP_PROXY = "http://proxy:3128"
         ("slots = 0", "slots is 0; it must be at least 1"),
         ('transport = "fabrik"', "(did you mean 'fabric'?)"),
         ("disk_reserve = 10", "disk_reserve is 10; it must be a size such as '8g'"),
-        ('[data]\natari = "/x"', "data is not in this version yet"),
+        ('[data]\natari = "data"', "data.atari is 'data'; it must be a folder as '/data/atari'"),
+        ('[data]\natari = "/a,b"', "data.atari is '/a,b'; it may hold no comma, quote or '..'"),
+        ('[data]\natari = "/run"', "data.atari is '/run'; the Docker socket would be seen"),
+        ('[data]\n"a/b" = "/x"', "data.'a/b' is no name for data"),
         ('[limits]\nshm = "8"', "limits.shm is '8'; a bare number has no unit"),
         ('[env]\n"A B" = "x"', "env.'A B' is no name for an environment variable"),
         ("[env]\nTOKEN = 5", "env.TOKEN must be a text"),

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from runner.errors import SpecError
-from runner.grammar.recipes import LATER, parse_job
+from runner.grammar.recipes import parse_job, parse_requirements
 
 
 def parse(**table: Any) -> Any:
@@ -53,10 +54,68 @@ def test_without_limits_there_are_none_but_restarts() -> None:
     assert (job.keep, job.keep_best, job.resumable) == (None, None, ())
 
 
-@pytest.mark.parametrize("key", LATER)
-def test_keys_of_later_versions_are_refused_by_name(key: str) -> None:
-    with pytest.raises(SpecError, match=f"{key} is not in this version yet"):
-        parse(entry="dqn.py", **{key: 1})
+def test_parameters_may_be_words() -> None:
+    job = parse(
+        command=["python", "train.py"],
+        params={"lr": 1e-3, "cuda": True, "env": "", "layers": [64]},
+        flags={"cuda": "--cuda/--no-cuda", "env": 1, "layers": "--layer*"},
+        **{"pass": "flags"},
+    )
+    assert job.how == "flags"
+    assert job.flags == {"cuda": "--cuda/--no-cuda", "env": "1", "layers": "--layer*"}
+    assert parse(entry="a.py", params={"model.lr": 1.0}, **{"pass": "hydra"}).how == "hydra"
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"params": {"cuda": True}}, 'params.cuda is true or false; .* "--cuda/--no-cuda"'),
+        ({"params": {"t": {"a": 1}}}, "params.t is a table"),
+        ({"params": {"env": "a"}, "flags": {"envs": "--e"}}, r"flags.envs .*mean 'env'"),
+        ({"params": {"lr": 1}, "flags": {"lr": "lr"}}, "flags.lr is 'lr'; it must be as '--name'"),
+        ({"params": {"lr": 1}, "flags": {"lr": True}}, "flags.lr is True"),
+        ({"params": {"lr": 1}, "flags": {"lr": "--a/--b"}}, "is a pair of words"),
+        ({"params": {"lr": 1}, "flags": {"lr": "--a*"}}, "is no list"),
+        ({"params": {"lr": 1}, "flags": {"lr": "--a?"}}, "never empty"),
+        ({"pass": "file", "params": {"lr": 1}, "flags": {"lr": "--lr"}}, "of no use"),
+        ({"pass": "none", "params": {"lr": 1}}, "would reach nobody"),
+        ({"pass": "shell"}, "must be one of file, flags, hydra, none"),
+    ],
+)
+def test_parameters_that_cannot_be_said_are_refused(table: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(**{"entry": "a.py", "pass": "flags", **table})
+    assert re.search(says, "\n".join([caught.value.message, *caught.value.advice]))
+
+
+def test_packages() -> None:
+    job = parse(entry="a.py", setup={"requirements": ["wandb", "tyro  >= 1"]})
+    assert (job.requirements, job.requirements_file) == (("wandb", "tyro >= 1"), None)
+    job = parse(entry="a.py", setup={"requirements": "requirements.txt"})
+    assert (job.requirements, job.requirements_file) == ((), "requirements.txt")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (["-r x"], "has '-r x', which is an option of pip"),
+        (["x @ https://u:p@h/x"], "…@h/x', which has a name or password"),
+        (["a", "a==1"], "has a twice"),
+        (1, "must be a list of packages"),
+        ("../x", "must be a file of the project"),
+    ],
+)
+def test_packages_that_are_refused(value: Any, says: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(says)):
+        parse(entry="a.py", setup={"requirements": value})
+
+
+def test_every_line_of_a_file_is_looked_at() -> None:
+    assert parse_requirements("wandb\ntyro\n", where="r.txt") == ("wandb", "tyro")
+    with pytest.raises(SpecError) as caught:
+        parse_requirements("wandb\n-e .\n--pre\n", where="r.txt")
+    assert caught.value.message.startswith("r.txt:2: '-e .' is an option")
+    assert caught.value.advice[0].startswith("r.txt:3: ")
 
 
 @pytest.mark.parametrize(
@@ -73,14 +132,13 @@ def test_keys_of_later_versions_are_refused_by_name(key: str) -> None:
         ({"entry": "a.py", "gpus": True}, "gpus is True; it must be 'auto' or a whole number"),
         ({"entry": "a.py", "gpus": -1}, "gpus is -1"),
         (
-            {"entry": "a.py", "launcher": "mpirun"},
-            "launcher is 'mpirun', which is not in this version yet",
+            {"entry": "a.py", "launcher": "mpiexec"},
+            "launcher is 'mpiexec'; it must be one of auto, direct, torchrun, mpirun",
         ),
         (
             {"entry": "a.py", "launcher": "direct", "nproc": 2},
             "launcher is 'direct', which starts one",
         ),
-        ({"entry": "a.py", "pass": "flags"}, "pass is 'flags', which is not in this version yet"),
         ({"entry": "a.py", "grace": 25}, "grace is 25; it must be a duration such as '25s'"),
         ({"entry": "a.py", "metric": ""}, "metric is ''; it must be a text"),
         ({"entry": "a.py", "params": 3}, "params is 3; it must be a table"),
