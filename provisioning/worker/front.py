@@ -1,6 +1,6 @@
 """torchrun's agent on one node, without a listener beyond loopback. Run by the job's own Python.
 
-    python front.py NPROC REPORT STOP -- ARGV…
+    python front.py NPROC REPORT STOP LAUNCHER -- ARGV…
 
 torchrun as a script always opens its rendezvous on every interface and unpickles what comes. Here
 the agent is the same, but the store that the ranks meet in is ours: a socket bound to 127.0.0.1,
@@ -9,6 +9,7 @@ handed over by its descriptor, and used by the ranks as it is (TORCHELASTIC_USE_
 REPORT gets the ranks' true ends, {"0": {"code": -9, "t": …}}, which torchrun's exit status hides.
 While STOP exists the ranks were asked to stop by someone else: the agent sends no signal then.
 Without torch in that Python the ranks are started with the same variables and no store.
+LAUNCHER is `torchrun` or `mpirun` (mpi.py); the ranks of both meet in the same store.
 """
 
 from __future__ import annotations
@@ -30,22 +31,29 @@ USUAL_GRACE_S = 30.0
 
 def main(argv: List[str]) -> int:
     """The exit status of the first rank that failed, 0 when none did."""
-    nproc, report, stop = int(argv[0]), argv[1], argv[2]
-    command = argv[4:]
+    nproc, report, stop, launcher = int(argv[0]), argv[1], argv[2], argv[3]
+    command = argv[5:]
     # the launcher ends the ranks itself; a TERM that reaches this process is not for it (and must
     # not be ignored either: the ranks would inherit that)
     signal.signal(signal.SIGTERM, lambda *_: None)
     listener = socket.socket()
     listener.bind((LOOPBACK, 0))
     listener.listen(1024)
+    port = listener.getsockname()[1]
+    store: Any = None
     try:
         import torch.distributed  # noqa: F401
     except ImportError:
-        port = listener.getsockname()[1]
         listener.close()
+        store = None
+    else:
+        store = host_store(listener)
+    if launcher == "mpirun":
+        ends = run_mpirun(command, nproc, port, stop, has_store=store is not None)
+    elif store is None:
         ends = run_plain(command, nproc, port, stop)
     else:
-        ends = run_agent(command, nproc, listener, stop)
+        ends = run_agent(command, nproc, store, port, stop)
     with open(report + ".tmp", "w") as file:
         json.dump({str(rank): {"code": code, "t": t} for rank, (code, t) in ends.items()}, file)
     os.rename(report + ".tmp", report)
@@ -56,28 +64,39 @@ def main(argv: List[str]) -> int:
     return 128 - code if code < 0 else code
 
 
+def host_store(listener: socket.socket) -> Any:
+    """The store that ranks meet in, on a socket that is bound to loopback already."""
+    from torch.distributed import TCPStore
+
+    port, listen_fd = listener.getsockname()[1], listener.detach()
+
+    def host(use_libuv: bool) -> Any:
+        return TCPStore(
+            host_name=LOOPBACK,
+            port=port,
+            world_size=None,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listen_fd,
+            use_libuv=use_libuv,
+        )
+
+    try:
+        return host(use_libuv=True)
+    except NotImplementedError:
+        return host(use_libuv=False)  # up to torch 2.6 libuv's takes no socket
+
+
 def run_agent(
-    command: List[str], nproc: int, listener: socket.socket, stop: str
+    command: List[str], nproc: int, store: Any, port: int, stop: str
 ) -> Dict[int, Tuple[int, float]]:
     """Run the ranks under torchrun's agent; rank to (exit code, time) of those seen to end."""
     folder = stop + ".agent"
-    from torch.distributed import TCPStore
     from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo
     from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
-
-    port = listener.getsockname()[1]
-    store = TCPStore(
-        host_name=LOOPBACK,
-        port=port,
-        world_size=None,
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-        use_libuv=True,
-    )
 
     class OneNode(RendezvousHandler):  # type: ignore[misc]
         """One node that is always complete, meeting in the store above."""
@@ -188,6 +207,51 @@ def run_plain(command: List[str], nproc: int, port: int, stop: str) -> Dict[int,
     for process in ranks.values():
         process.wait()
     return ends
+
+
+def run_mpirun(
+    command: List[str], nproc: int, port: int, stop: str, *, has_store: bool
+) -> Dict[int, Tuple[int, float]]:
+    """Have mpirun start the ranks and wait; the first failure ends the others.
+
+    Raises SystemExit when mpirun itself could not start them; dies of the signal that killed it.
+    """
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import mpi
+
+    folder = stop + mpi.ENDS
+    os.makedirs(folder, exist_ok=True)
+    plan = dict(json.loads(os.environ["RUNNER_RANK_PLAN"]), ends=folder)
+    env = dict(os.environ, MASTER_ADDR=LOOPBACK, MASTER_PORT=str(port))
+    env["RUNNER_RANK_PLAN"] = json.dumps(plan)
+    if has_store:
+        # torch 2.4 asks for the count where it is told of a store
+        env.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
+    process = subprocess.Popen(mpi.command(nproc, command), env=env, stdin=subprocess.DEVNULL)
+    failed_at = 0.0
+    while process.poll() is None:
+        if any(code for code, _ in mpi.read_ends(folder).values()) and not os.path.exists(stop):
+            if not failed_at:
+                failed_at = time.monotonic()
+                _send(mpi.pids(folder), signal.SIGTERM)
+            elif time.monotonic() - failed_at > grace_s():
+                _send(mpi.pids(folder), signal.SIGKILL)
+        time.sleep(MONITOR_S)
+    ends = mpi.read_ends(folder)
+    if len(ends) < nproc and process.returncode < 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), -process.returncode)
+    if len(ends) < nproc and not any(code for code, _ in ends.values()):
+        raise SystemExit(process.returncode or 1)
+    return ends
+
+
+def _send(ranks: Dict[int, int], number: int) -> None:
+    for pid in ranks.values():
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
 
 
 def grace_s() -> float:

@@ -13,6 +13,7 @@ the dispatcher sweeps and writes it.
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import random
@@ -29,8 +30,11 @@ import config
 import environment
 import evidence
 import front
+import given
 import gpus
 import journal
+import mpi
+import overlay
 import plain
 import processes
 import rank
@@ -38,6 +42,7 @@ import ranklogs
 import records
 import secrets_store
 import snapshot
+import venvs
 import wakeup
 import watch
 from paths import RunPaths, Workspace
@@ -73,7 +78,8 @@ class Attempt:
         self.stop_file = os.path.join(self.folder, "stop")
         self.front_log = os.path.join(self.folder, "front.log")
         self.nproc = int(spec.get("nproc", 1))
-        self.direct = self.nproc == 1 and spec.get("launcher") != "torchrun"
+        self.by_mpi = spec.get("launcher") == "mpirun"
+        self.direct = self.nproc == 1 and spec.get("launcher") not in ("torchrun", "mpirun")
         self.child: Optional[int] = None
         self.child_code: Optional[int] = None
         self.asked_to_stop = False
@@ -89,6 +95,8 @@ class Attempt:
             ranks=self._ranks,
         )
         self.setup_problem: Optional[str] = None
+        self.overlay: Optional[overlay.Overlay] = None
+        """Held until this process ends."""
         self.env: Dict[str, str] = {}
         self.argv: List[str] = []
 
@@ -176,7 +184,7 @@ class Attempt:
             self.setup_problem = self._prepare()
             if self.setup_problem is None:
                 self._tell_job()
-        except (OSError, secrets_store.Missing) as error:
+        except (OSError, secrets_store.Missing, overlay.Failed) as error:
             self.setup_problem = str(error)
         return self.setup_problem is None
 
@@ -189,6 +197,9 @@ class Attempt:
         for text in ranklogs.set_aside(self.paths, self.nproc):
             self._say(text)
         checkpoints.remove_leftovers(self.paths.checkpoints)
+        chosen = venvs.python_for(self.spec)
+        if chosen is not None:
+            self.spec = dict(self.spec, python=chosen)
         rows = snapshot.read_tree(self.workspace, self.spec["snapshot"], checked=True)
         if rows is None:
             return "the list of its snapshot is damaged or gone; submit the same code once more"
@@ -200,10 +211,21 @@ class Attempt:
         records.write(
             os.path.join(self.folder, "params.json"), self.spec.get("params", {}), sync=False
         )
-        return None
+        return given.missing(config.read(self.workspace).facts.get("data"))
 
     def _tell_job(self) -> None:
         secrets = secrets_store.read(self.paths, self.spec.get("secrets") or ())
+        facts = config.read(self.workspace)
+        env = functools.partial(
+            environment.variables,
+            self.paths,
+            self.spec,
+            self.state,
+            home=self.workspace.home,
+            secrets=secrets,
+            data=given.provide(facts.runtime, facts.facts.get("data"), self.folder),
+        )
+        self.overlay = self._packages(env(resume=""))
         resume, bad = checkpoints.newest_good(self.paths.checkpoints, self._digest)
         # from here on the attempt runs, and what it goes on from is known to verify
         gone_on = {"from": os.path.basename(resume) if resume else None}
@@ -211,15 +233,28 @@ class Attempt:
         for name in bad:
             text = "checkpoint %s did not verify; set aside as %s%s"
             self._say(text % (name, checkpoints.BAD_PREFIX, name))
-        self.env = environment.variables(
-            self.paths,
-            self.spec,
-            self.state,
-            home=self.workspace.home,
-            resume=resume or "",
-            secrets=secrets,
-        )
+        self.env = env(resume=resume or "", first=self.overlay.bin if self.overlay else "")
         self.argv = environment.words(self.spec, self.env)
+        if self.by_mpi:
+            mpi.prepare(os.path.join(self.workspace.state, "mpi"), self.env)
+
+    def _packages(self, env: Dict[str, str]) -> Optional[overlay.Overlay]:
+        """The packages that the job asks for beside those of the worker's own Python."""
+        setup = self.spec.get("setup")
+        wanted = setup.get("requirements") if isinstance(setup, dict) else None
+        if not wanted:
+            return None
+        maker = overlay.Maker(
+            self.workspace,
+            wanted,
+            python=environment.python(self.spec, env),
+            env=env,
+            folder=self.folder,
+            code=self.paths.code,
+            say=self._say,
+            stop=lambda: self._why_stop() is not None,
+        )
+        return maker.provide()
 
     def _start(self) -> None:
         env, argv = self.env, self.argv
@@ -268,6 +303,7 @@ class Attempt:
             str(self.nproc),
             self.report,
             self.stop_file,
+            "mpirun" if self.by_mpi else "torchrun",
         ]
         os.execvpe(python, agent + ["--"] + wrapper + argv, env)
 
@@ -306,6 +342,8 @@ class Attempt:
         """The processes of the ranks that live."""
         if self.child is None or self.child_code is not None:
             return {}
+        if self.by_mpi:
+            return mpi.pids(self.stop_file + mpi.ENDS)
         return {0: self.child} if self.direct else ranklogs.children_by_rank(self.child)
 
     def _list_processes(self) -> None:
@@ -322,14 +360,20 @@ class Attempt:
             except OSError:
                 pass  # only the front and the dispatcher look at it
         me = os.getpid()
-        agent = None if self.direct else self.child
         return processes.sweep(
             lambda: self.membership.find([me]) - {me},
             self._grace_s,
             self._reap,
-            # the front would pass a second TERM to the ranks; it ends when they have
-            ask=lambda pid: pid != agent,
+            ask=lambda pid: not self._starts_ranks(pid),
         )
+
+    def _starts_ranks(self, pid: int) -> bool:
+        """Whether it is the front, or mpirun below it: they would pass a second TERM to the ranks,
+        and end when the ranks have."""
+        if self.direct:
+            return False
+        found = processes.read_stat(pid) if self.by_mpi else None
+        return self.child in (pid, found[0] if found else None)
 
     def _wait_for_memory(self) -> List[Dict[str, Any]]:
         """The leased cards once their memory is back (or the wait was long enough)."""

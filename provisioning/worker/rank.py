@@ -1,8 +1,8 @@
 """What a rank becomes before the job's own program: log, progress file, leases, then exec.
 
-Run as `python3 -I -S -B FOLDER rank ARGV…` under torchrun's agent, or called in a forked child for
-a run of one rank. Files are opened here and not by a parent, so that no pipe stands between the job
-and its log and nothing is lost with a parent.
+Run as `python3 -I -S -B FOLDER rank ARGV…` under torchrun's agent or mpirun, or called in a forked
+child for a run of one rank. Files are opened here and not by a parent, so that no pipe stands
+between the job and its log and nothing is lost with a parent.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ _RESET = ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD", "SIGPIPE", "SIGXFSZ", "SIGUS
 def main(argv: List[str]) -> None:
     """Become the job's program for the rank that torchrun's variables name."""
     plan = json.loads(os.environ.pop(PLAN))
-    rank = int(os.environ.get("RANK", "0"))
     for path in plan["leases"]:
         _join_lease(path)
-    become(argv, dict(os.environ), plan["logs"], rank)
+    if plan.get("ends"):
+        import mpi
+
+        rank = mpi.rank_of(dict(os.environ)) or 0
+        mpi.run_rank(rank, plan["ends"], lambda env: become(argv, env, plan["logs"], rank))
+    become(argv, dict(os.environ), plan["logs"], int(os.environ.get("RANK", "0")))
 
 
 def become(argv: List[str], env: Dict[str, str], logs: str, rank: int) -> None:
