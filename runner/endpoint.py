@@ -7,6 +7,7 @@ for this version's bundle in the workspace, asks for it once if it is not there,
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 from runner import __version__, carriers, content, placement, wire
 from runner.carriers.base import CONNECT_TIMEOUT_S, Carrier
+from runner.carriers.failures import NoContainer
 from runner.errors import (
     Conflict,
     IntegrityError,
@@ -30,7 +32,7 @@ from runner.errors import (
     WorkerError,
     WrongState,
 )
-from runner.fields import said
+from runner.fields import said, valid_name
 from runner.inboxes import Inboxes
 from runner.model import Host
 
@@ -142,12 +144,20 @@ class Worker:
         patience_s: float = wire.CLIENT_PATIENCE_S,
         lane: int = 0,
         many: bool = False,
+        image: str | None = None,
+        container: str | None = None,
     ) -> None:
-        """lane, many: see `carriers.open_carrier`."""
+        """lane, many: see `carriers.open_carrier`. image, container: see `placement.worker_argv`;
+        without them it is the worker of the host's own image, or any other of that workspace where
+        there is none.
+        """
         self.host = host
         self._patience_s = patience_s
         self._bundle = content.bundle()
-        self._carrier: Carrier = carriers.open_carrier(host, self._argv(), lane=lane, many=many)
+        self._image = image
+        self._may_be_any = image is None and container is None and host.runtime == "docker"
+        self._open = functools.partial(carriers.open_carrier, host, lane=lane, many=many)
+        self._carrier: Carrier = self._open(self._argv(container))
         self._began = self._heard = time.monotonic()
         self._hello: dict[str, Any] | None = None
         self._inboxes = Inboxes()
@@ -289,7 +299,7 @@ class Worker:
         reader = wire.FrameReader()
         error: RunnerError | None = None
         try:
-            if self._skip_to_magic(reader):
+            if self._skip_to_magic(reader) or self._try_another(reader):
                 dripped = 0
                 while data := self._carrier.read(_READ):
                     dripped += len(data)
@@ -305,6 +315,18 @@ class Worker:
         self._over = self._over or error
         self._spoken.set()
         self._inboxes.close()
+
+    def _try_another(self, reader: wire.FrameReader) -> bool:
+        """Whether any other worker of the workspace speaks, where there is none of that image."""
+        if not self._may_be_any or not isinstance(self._carrier.failure(), NoContainer):
+            return False
+        self._carrier.close()
+        self._junk.clear()
+        self._began = self._heard = time.monotonic()
+        self._carrier = self._open(self._argv(placement.ANY))
+        if self._closing.is_set():  # it was ended meanwhile, and whoever did that saw the old one
+            self._carrier.close()
+        return self._skip_to_magic(reader)
 
     def _skip_to_magic(self, reader: wire.FrameReader) -> bool:
         seen = self._junk
@@ -373,6 +395,8 @@ class Worker:
             # docker tells on stdout what keeps it from starting a program in a container
             if junk and not failure.advice:
                 failure.advice = (f"it said: {junk.splitlines()[-1][:500]}",)
+            if isinstance(failure, NoContainer) and self._image is not None:
+                return no_worker_of(self.host, self._image)
             return failure
         said = self._carrier.trouble() or junk
         last = said.splitlines()[-1] if said else "nothing was said"
@@ -381,7 +405,7 @@ class Worker:
             *([] if self.host.runtime == "local" else [f"runner provision host={self.host.name}"]),
         )
 
-    def _argv(self) -> list[str]:
+    def _argv(self, container: str | None) -> list[str]:
         stub = _STUB.format(digest=self._bundle.digest, need=_NEED_BUNDLE)
         # only harmless characters, whatever shell the account has
         program = f'exec(bytes.fromhex("{stub.strip().encode().hex()}"))'
@@ -390,7 +414,16 @@ class Worker:
             raise SpecError(f"RUNNER_WORKSPACE is {said(named)}; it must begin with /")
         python = sys.executable if self.host.runtime == "local" else "python3"
         argv = [python, "-I", "-S", "-B", "-c", program]
-        return argv if self.host.runtime == "local" else placement.worker_argv(self.host, argv)
+        return placement.worker_argv(self.host, argv, self._image, container)
+
+
+def no_worker_of(host: Host, image: str) -> NoContainer:
+    """That a host has no worker of an image, and how to make one."""
+    of_host = image == host.image
+    return NoContainer(
+        f"{host.name}: there is no worker {'' if of_host else f'of image {image} '}there yet",
+        f"runner provision host={host.name}{'' if of_host else f' image={image}'}",
+    )
 
 
 class Request:
@@ -464,6 +497,7 @@ def local_record(host: Host) -> dict[str, Any]:
         "slots": host.slots,
         "disk_reserve": host.disk_reserve_bytes,
         "env": dict(host.env),
+        "data": dict(host.data),
     }
 
 
@@ -500,11 +534,15 @@ _REFUSALS: dict[str, type[RunnerError]] = {
     "wrong-image": SpecError,
     "conflict": Conflict,
     "wrong-state": WrongState,
+    "elsewhere": WrongState,
     "corrupt": IntegrityError,
     "changed": IntegrityError,
     "version": ProtocolMismatch,
     "no-verb": ProtocolMismatch,
     "no-worker": ProvisionError,
+    "no-service": ProvisionError,
+    "no-environment": ProvisionError,
+    "no-boot": ProvisionError,
     "bad-workspace": SpecError,
 }
 
@@ -517,6 +555,11 @@ def refusal(body: Mapping[str, Any], host: str) -> RunnerError:
         text = f"no room on its disk ({text})"
     kind = _REFUSALS.get(code, WorkerError)
     advice = [f"see what can go: runner gc host={host} --dry-run"] if code == "no-space" else []
+    if code == "no-environment":
+        image = body.get("image")
+        named = f" image={image}" if isinstance(image, str) and valid_name(image) else ""
+        advice = [f"runner provision host={host}{named}"]
     error = kind(f"{host}: {text}", *advice)
     error.code = code
+    error.told = body
     return error

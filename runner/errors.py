@@ -25,6 +25,9 @@ out); `advice` holds further lines, each a command or a fact, shown indented bel
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 BUG_STATUS = 70
 INTERRUPTED_STATUS = 130
 PIPE_STATUS = 141
@@ -42,6 +45,8 @@ class RunnerError(Exception):
     status = 1
     code: str | None = None
     """What the worker called it, where it is a refusal of the worker's."""
+    told: Mapping[str, Any] = {}
+    """What else that refusal said."""
 
     def __init__(self, message: str, *advice: str) -> None:
         self.message = _cut(message)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 SCRIPT = r"""
-cut=$1 key=$2 workspace=$3 base=$4 images=$5
+cut=$1 key=$2 pin=$3 workspace=$4 base=$5 images=$6
+shift 6
 say() { printf '\n%s %s\n' "$cut" "$1"; }
 case $workspace in '~') workspace=$HOME ;; '~/'*) workspace=$HOME/${workspace#'~/'} ;; esac
 say account; id -u; id -g; id -un; printf '%s\n' "$HOME"
@@ -32,36 +34,59 @@ say folder
 [ "$(id -u)" -eq 0 ] && [ -n "$(find "$workspace" -prune -user 1000 2>/dev/null)" ] && echo stand-in
 [ -e "$workspace/.ssh" ] && echo holds-ssh
 say free; df -Pk "${there:-/}" | tail -n 1
-say record; cat "$HOME/.local/state/runner/workers/runner-$(id -u)-$key/worker.json" 2>/dev/null
+ours=runner-$(id -u)-$key state=$HOME/.local/state/runner
+for record in "$state/workers/$ours"*/worker.json; do
+    [ -e "$record" ] || continue
+    folder=${record%/worker.json}
+    say "record ${folder##*/}"; cat "$record" 2>/dev/null
+done
+say places; ls "$workspace/.runner/places" 2>/dev/null
+say state; (cd "$state" 2>/dev/null && pwd -P)
+for data; do
+    say "data $data"; (cd "$data" 2>/dev/null && pwd -P)
+done
+say sockets
+for socket in "${DOCKER_HOST:-}" /var/run/docker.sock; do
+    socket=${socket#unix://}
+    [ -e "$socket" ] || continue
+    printf '%s\n' "$socket"; readlink -f "$socket" 2>/dev/null
+done
 say nvidia
-if command -v nvidia-smi >/dev/null 2>&1; then
+if [ -z "$skip_nvidia" ] && command -v nvidia-smi >/dev/null 2>&1; then
     echo there
     ask=index,uuid,memory.total,driver_version
-    nvidia-smi "--query-gpu=$ask,compute_cap,name" --format=csv,noheader,nounits 2>&1
+    $limited nvidia-smi "--query-gpu=$ask,compute_cap,name" --format=csv,noheader,nounits 2>&1
     status=$?
     if [ "$status" -ne 0 ]; then
         say nvidia-old
-        nvidia-smi "--query-gpu=$ask,name" --format=csv,noheader,nounits 2>&1
+        $limited nvidia-smi "--query-gpu=$ask,name" --format=csv,noheader,nounits 2>&1
         status=$?
     fi
     say nvidia-status; echo "$status"
 fi
 say docker
 if command -v docker >/dev/null 2>&1; then
-    docker version --format '{{.Server.Version}}' 2>&1
+    $limited docker version --format '{{.Server.Version}}' 2>&1
     status=$?
     say docker-status; echo "$status"
     if [ "$status" -eq 0 ]; then
-        say info; docker info --format '{{json .}}' 2>/dev/null
-        say base; docker image inspect --format '{{json .}}' "$base" 2>/dev/null
+        say info; $limited docker info --format '{{json .}}' 2>/dev/null
+        say base; $limited docker image inspect --format '{{json .}}' "$base" 2>/dev/null
         say images
-        docker image ls --no-trunc --format '{{.Tag}} {{.ID}}' "$images" 2>/dev/null
-        say container
-        docker container inspect --format '{{json .}}' "runner-$(id -u)-$key" 2>/dev/null
+        $limited docker image ls --no-trunc --format '{{.Tag}} {{.ID}}' "$images" 2>/dev/null
+        say containers
+        { $limited docker ps -aq --filter label=org.runner.worker --filter "name=^/?$ours(-|\$)"
+          $limited docker ps -aq --filter "name=^/?$ours-$pin\$"; } | while read -r id; do
+            $limited docker container inspect --format '{{json .}}' "$id" 2>/dev/null
+        done
     fi
 fi
 say end
 """
+"""$limited, where it is set before, stands in front of what may hang; $skip_nvidia leaves that
+out.
+"""
+_NUMBER = r"[0-9]{1,9}"
 
 
 @dataclass(frozen=True)
@@ -77,12 +102,27 @@ class Card:
 
 @dataclass(frozen=True)
 class Container:
-    """A container that has the name ours would have."""
+    """A container of this workspace's, or one that has the name ours would have."""
 
+    id: str
+    name: str
     image: str
     status: str
     restarts: int = 0
+    """How often Docker started it again."""
+    restart_policy: str = "always"
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pin(self) -> str | None:
+        """The image pin it is a worker of."""
+        return self.labels.get("org.runner.image")
+
+    @property
+    def generation(self) -> int:
+        """The how-manieth of its pin it is; 0 where that is not told."""
+        told = self.labels.get("org.runner.generation", "")
+        return int(told) if re.fullmatch(_NUMBER, told) else 0
 
 
 @dataclass(frozen=True)
@@ -101,8 +141,18 @@ class HostFacts:
     workspace_marks: frozenset[str] = frozenset()
     """Of `exists folder own stand-in holds-ssh`; stand-in: it is root's worker's (worker_plan)."""
     free_bytes: int | None = None
+    real_state: str = ""
+    """The runner's own folder there, with links followed; "" while there is none."""
     worker: str | None = None
     """The id of the worker that was made here before."""
+    generations: Mapping[str, int] = field(default_factory=dict)
+    """The highest that was ever used, by pin."""
+    records: tuple[str, ...] = ()
+    """Folders in workers/ that are of this workspace."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Where folders of the host file's [data] really are; those that are not there are left out."""
+    sockets: tuple[str, ...] = ()
+    """Where Docker listens, also with links followed."""
     has_docker: bool = False
     docker_version: str | None = None
     """None when it cannot be used; `docker_error` then says why."""
@@ -113,16 +163,20 @@ class HostFacts:
     base_digests: tuple[str, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)
     """Ids of the worker images there, by tag."""
-    container: Container | None = None
+    containers: tuple[Container, ...] = ()
+    """Those of this workspace, and whatever has the name that the worker's would have."""
     has_nvidia_smi: bool = False
     nvidia_error: str = ""
     driver: str | None = None
     cards: tuple[Card, ...] = ()
 
 
-def parse_facts(text: str, cut: str) -> HostFacts:
-    """The facts in the script's output. Raises ValueError when it did not run to its end."""
-    found = _sections(text, cut)
+def parse_facts(text: str, cut: str, key: str) -> HostFacts:
+    """The facts in the script's output; key: the workspace's (see `placement`).
+
+    Raises ValueError when it did not run to its end.
+    """
+    found = sections(text, cut)
     account = found.get("account", "").splitlines()
     if (
         "end" not in found
@@ -139,6 +193,9 @@ def parse_facts(text: str, cut: str) -> HostFacts:
         parse_cards(rows, with_capability="nvidia-old" not in found) if works else ((), None)
     )
     docker_works = found.get("docker-status", "").strip() == "0"
+    records = _named(found, "record", _json)
+    containers = _containers(found.get("containers", ""))
+    places = [f"{key}-{name}" for name in found.get("places", "").splitlines()]
     return HostFacts(
         uid=int(account[0]),
         gid=int(account[1]),
@@ -149,7 +206,12 @@ def parse_facts(text: str, cut: str) -> HostFacts:
         real_home=found.get("home", "").strip("\n"),
         workspace_marks=frozenset(found.get("folder", "").split()),
         free_bytes=_free_bytes(found.get("free", "")),
-        worker=_worker(_json(found.get("record", ""))),
+        real_state=found.get("state", "").strip("\n"),
+        worker=next((id for id in map(_worker, records.values()) if id is not None), None),
+        generations=_generations(key, [*records, *places], containers),
+        records=tuple(records),
+        data=_data(found),
+        sockets=tuple(found.get("sockets", "").splitlines()),
         has_docker="docker-status" in found,
         docker_version=found.get("docker", "").strip() if docker_works else None,
         docker_error="" if docker_works else found.get("docker", "").strip(),
@@ -158,7 +220,7 @@ def parse_facts(text: str, cut: str) -> HostFacts:
         base_id=_text(base.get("Id")),
         base_digests=tuple(str(item) for item in base.get("RepoDigests") or ()),
         images=dict(_pair(line) for line in found.get("images", "").splitlines() if " " in line),
-        container=_container(_json(found.get("container", ""))),
+        containers=containers,
         has_nvidia_smi=bool(nvidia),
         nvidia_error="" if works else "\n".join(nvidia[1:])[:500],
         driver=driver,
@@ -189,7 +251,8 @@ def parse_cards(rows: list[str], *, with_capability: bool) -> tuple[tuple[Card, 
     return tuple(cards), driver
 
 
-def _sections(text: str, cut: str) -> dict[str, str]:
+def sections(text: str, cut: str) -> dict[str, str]:
+    """What stands below each line `CUT NAME`, by name."""
     found: dict[str, str] = {}
     for part in text.split(f"\n{cut} ")[1:]:
         name, _, body = part.partition("\n")
@@ -232,15 +295,51 @@ def _has_nvidia(info: Mapping[str, Any]) -> bool:
     return named or (isinstance(devices, list) and "nvidia.com/gpu" in json.dumps(devices))
 
 
+def _named(found: Mapping[str, str], kind: str, read: Callable[[str], T]) -> dict[str, T]:
+    """The sections `KIND NAME`, by name."""
+    start = f"{kind} "
+    return {name[len(start) :]: read(found[name]) for name in found if name.startswith(start)}
+
+
+def _data(found: Mapping[str, str]) -> dict[str, str]:
+    said = _named(found, "data", lambda text: text.strip("\n"))
+    return {name: real for name, real in said.items() if real.startswith("/")}
+
+
+def _generations(key: str, names: Iterable[str], containers: Iterable[Container]) -> dict[str, int]:
+    """The highest generation of each pin in names such as `…KEY-PIN.3`, and in labels."""
+    pairs = [(each.pin, each.generation) for each in containers if each.pin is not None]
+    for name in names:
+        told = re.fullmatch(rf"(?:runner-[0-9]+-)?{re.escape(key)}-(.+)\.({_NUMBER})", name)
+        if told is not None:
+            pairs.append((told[1], int(told[2])))
+    found: dict[str, int] = {}
+    for pin, generation in pairs:
+        found[pin] = max(generation, found.get(pin, 0))
+    return found
+
+
+def _containers(text: str) -> tuple[Container, ...]:
+    """One line of JSON each; one that is told twice counts once."""
+    read = (_container(_json(line)) for line in text.splitlines())
+    found = {each.id: each for each in read if each is not None}
+    return tuple(found.values())
+
+
 def _container(body: Mapping[str, Any]) -> Container | None:
-    state, config = body.get("State"), body.get("Config")
-    if not isinstance(state, dict) or not isinstance(config, dict):
+    state, config, id = body.get("State"), body.get("Config"), body.get("Id")
+    if not isinstance(state, dict) or not isinstance(config, dict) or not _text(id):
         return None
     labels = config.get("Labels")
     restarts = body.get("RestartCount")
+    settings = body.get("HostConfig")
+    policy = settings.get("RestartPolicy") if isinstance(settings, dict) else None
     return Container(
+        id=str(id),
+        name=str(body.get("Name")).lstrip("/"),
         image=str(body.get("Image")),
         status=str(state.get("Status")),
         restarts=restarts if isinstance(restarts, int) else 0,
+        restart_policy=str(policy.get("Name")) if isinstance(policy, dict) else "always",
         labels={str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {},
     )

@@ -7,63 +7,64 @@ stopped or removed; there is no sudo, no published port, no change to sshd or to
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import re
 import secrets
+import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner import content
+from runner import content, host_scripts
+from runner.build_log import BuildLog
 from runner.carriers import Completed, Session
 from runner.carriers.base import OnLine
-from runner.carriers.failures import docker_failure
-from runner.errors import Conflict, ProvisionError, SpecError, TimedOut
-from runner.host_facts import SCRIPT, HostFacts, parse_facts
+from runner.carriers.failures import NoContainer, docker_failure
+from runner.errors import ProvisionError, RunnerError, SpecError, TimedOut
+from runner.host_facts import SCRIPT, Container, HostFacts, parse_facts
 from runner.model import Host, ImagePin
 from runner.placement import worker_key
-from runner.worker_plan import (
-    IMAGES,
-    ROOTS_STAND_IN,
-    WORKER_LABEL,
-    WorkerPlan,
-    check_host,
-    plan_worker,
-)
+from runner.worker_options import LIMITS
+from runner.worker_plan import IMAGES, ROOTS_STAND_IN, WorkerPlan, check_host, plan_worker
 
 _ASK_S = 60.0
 _PULL_S = 7200.0
 """A base of 9 GB over a slow line; the user sees its progress and may interrupt."""
 _BUILD_S = 3600.0
 _START_S = 60.0
+_IDLE_STOP_S = 20
+"""How long a container may take to end in which no runs live."""
 _PROBE_S = 120.0
 """The first import of torch from a cold disk takes half a minute."""
 _SEND = 256 * 1024
+_LIMIT_REFUSED = re.compile(r"rlimit.*not permitted", re.IGNORECASE)
+"""What runc and crun say where the engine itself may not raise a limit, as one without root."""
+_NAME_TAKEN = re.compile(r"is already in use by container", re.IGNORECASE)
+_NO_SUCH_BASE = re.compile(r"manifest unknown|not found|denied|invalid reference", re.IGNORECASE)
+_NO_NETWORK = re.compile(
+    r"timeout|timed out|deadline exceeded|no such host|resolv|network is unreachable|no route"
+    r"|connection refused|could not connect|lookup |no matching distribution",
+    re.IGNORECASE,
+)
 
-_FOLDERS = """
-set -eu
-umask 077
-workspace=$1 leases=$2 state=$3 owner=$4
-for folder in "$workspace" "$leases" "$state"; do
-    mkdir -p "$folder"
-    chmod 0700 "$folder"
-    [ -z "$owner" ] || chown "$owner" "$folder"
-done
-cat > "$state/worker.json.new"
-[ -z "$owner" ] || chown "$owner" "$state/worker.json.new"
-mv "$state/worker.json.new" "$state/worker.json"
-"""
 _LIVE_RUNS = """
 import glob, json, os
+place = os.environ.get("RUNNER_PLACE", "")
 for path in sorted(glob.glob("/workspace/runs/*/state.json")):
     try:
         with open(path) as file:
-            state = json.load(file).get("state")
+            body = json.load(file)
+        state, where = body.get("state"), body.get("place") or ""
     except (OSError, ValueError, AttributeError):
         continue
-    if state in ("starting", "running", "stopping"):
-        print(os.path.basename(os.path.dirname(path)))
+    if state in ("starting", "running", "stopping") and where == place:
+        folder = os.path.dirname(path)
+        asked = any(os.path.exists(os.path.join(folder, name)) for name in ("cancel", "cancel-now"))
+        print(("cancelled " if asked else "live ") + os.path.basename(folder))
 """
-_PROBE = """
+PROBE = """
 import json, sys
 said = {"python": sys.version.split()[0]}
 import torch
@@ -81,6 +82,10 @@ print("probe " + json.dumps(said))
 """
 
 
+class Overtaken(ProvisionError):
+    """Somebody else provisions this host at the same time; what is there must be read again."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """What the worker's own Python said."""
@@ -96,15 +101,32 @@ class Probe:
     """Whether this torch could use GPUs at all."""
 
 
+def parse_probe(text: str) -> Probe | None:
+    """What PROBE printed, but for the GPUs that nvidia-smi shows; None when it broke off."""
+    said = next((line[6:] for line in text.splitlines() if line.startswith("probe ")), None)
+    if said is None:
+        return None
+    body = json.loads(said)
+    return Probe(
+        python=str(body.get("python")),
+        torch=str(body.get("torch")),
+        cuda_gpus=int(body.get("count", 0)),
+        seen_gpus=0,
+        matmul=bool(body.get("matmul")),
+        built_for_cuda=body.get("built_for") is not None,
+    )
+
+
 def read_facts(session: Session, host: Host, pin: ImagePin) -> HostFacts:
     """What the host is like; one round trip. Raises HostError, ProvisionError."""
     cut = f"runner-{secrets.token_hex(8)}"
-    words = [cut, worker_key(host), host.workspace, pin.base, IMAGES]
+    key = worker_key(host)
+    words = [cut, key, pin.name, host.workspace, pin.base, IMAGES, *host.data.values()]
     done = session.run(["sh", "-c", SCRIPT, "runner", *words], timeout_s=_ASK_S)
     try:
-        return parse_facts("\n" + done.stdout.decode("utf-8", "replace"), cut)
+        return parse_facts("\n" + done.stdout.decode("utf-8", "replace"), cut, key)
     except ValueError as error:
-        raise ProvisionError(f"{host.name}: {error}", *_said(done)) from error
+        raise ProvisionError(f"{host.name}: {error}", *said_lines(done)) from error
 
 
 class Provisioner:
@@ -127,11 +149,18 @@ class Provisioner:
         return facts
 
     def pull(self, on_line: OnLine) -> None:
-        """Fetches the base image. Raises ProvisionError."""
+        """Fetches the base image, which is not there. Raises ProvisionError."""
+        self._note(f"base {self.pin.base}")
         done = self._docker(["docker", "pull", self.pin.base], limit_s=_PULL_S, on_line=on_line)
         if done.status:
+            self._sh(host_scripts.UNNOTE, f"base {self.pin.base}")
+            unknown = _NO_SUCH_BASE.search(done.error_text) and not _NO_NETWORK.search(
+                done.error_text
+            )
             raise ProvisionError(
-                f"{self.host.name}: could not fetch base image {self.pin.base}", *_said(done)
+                f"{self.host.name}: could not fetch base image {self.pin.base}",
+                *said_lines(done),
+                *([] if unknown else self._way_without_network()),
             )
 
     def plan(self, facts: HostFacts, *, rebuild: bool) -> WorkerPlan:
@@ -145,20 +174,15 @@ class Provisioner:
             new_worker=f"w-{secrets.token_hex(6)}",
         )
 
-    def refuse_live_runs(self, facts: HostFacts, plan: WorkerPlan) -> None:
-        """Raises Conflict when runs would be cut by what the plan does."""
-        if facts.container is None or facts.container.status != "running" or not plan.replace:
-            return
-        runs = live_runs(self._session, self.host, plan.container)
-        if runs:
-            shown = ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
-            raise Conflict(
-                f"{self.host.name}: runs live there ({shown}); nothing was changed",
-                "wait for them, or cancel them, then try again",
-            )
+    def live_runs(self, container: Container) -> list[str]:
+        """Runs that live in a container of ours; none in one that does not run."""
+        if container.status not in ("running", "restarting"):
+            return []
+        return [run for run, _ in live_runs(self._session, self.host, container.name)]
 
-    def build(self, plan: WorkerPlan, *, anew: bool, on_line: OnLine) -> None:
+    def build(self, plan: WorkerPlan, *, anew: bool, on_line: OnLine) -> BuildLog:
         """Builds the image from a context sent over the session. Raises ProvisionError."""
+        self._note(f"image {plan.inputs}")
         args = {
             "BASE_IMAGE": self.pin.base,
             "RUNNER_UID": str(plan.uid),
@@ -168,69 +192,133 @@ class Provisioner:
         words = [word for key, value in args.items() for word in ("--build-arg", f"{key}={value}")]
         fresh = ["--no-cache"] if anew else []
         argv = ["docker", "build", *fresh, *words, "--tag", plan.image, "-"]
-        done = self._docker(argv, input=_pieces(self._context), limit_s=_BUILD_S, on_line=on_line)
+        log = BuildLog()
+
+        def on_both(line: str) -> None:
+            log.feed(line, time.monotonic())
+            on_line(line)
+
+        done = self._docker(argv, input=_pieces(self._context), limit_s=_BUILD_S, on_line=on_both)
         if done.status:
+            offline = _NO_NETWORK.search(done.text + done.error_text)
             raise ProvisionError(
-                f"{self.host.name}: the image could not be built", *_said(done, lines=6)
+                f"{self.host.name}: the image could not be built",
+                *said_lines(done, lines=6),
+                *(self._way_without_network(plan.image) if offline else []),
             )
+        return log
 
     def write_folders(self, facts: HostFacts, plan: WorkerPlan) -> None:
-        """Workspace, leases and worker.json on the host, for the owner alone."""
+        """Workspace, leases, keys and worker.json on the host, for the owner alone.
+
+        Raises Overtaken when somebody else makes this generation.
+        """
         owner = "" if facts.uid else f"{ROOTS_STAND_IN}:{ROOTS_STAND_IN}"
-        words = [facts.workspace, plan.leases, plan.state_folder, owner]
-        done = self._session.run(
-            ["sh", "-c", _FOLDERS, "runner", *words],
+        words = [facts.workspace, f"{plan.container}.{plan.generation}", owner]
+        done = self._sh(
+            host_scripts.FOLDERS,
+            *words,
             input=json.dumps(dict(plan.record), indent=1).encode(),
-            timeout_s=_ASK_S,
         )
+        if done.status == host_scripts.TAKEN:
+            raise Overtaken(f"{self.host.name}: somebody else provisions it")
         if done.status:
-            raise ProvisionError(f"{self.host.name}: its folders could not be made", *_said(done))
+            raise ProvisionError(
+                f"{self.host.name}: its folders could not be made", *said_lines(done)
+            )
 
     def start(self, plan: WorkerPlan) -> None:
-        """Takes our old container away, if there is one, and starts the new one."""
-        if plan.replace:
-            self._remove(plan.container)
+        """Starts the new container; the one that has its name steps aside, and stays what it was
+        where the new one cannot be started.
+
+        Raises Overtaken, ProvisionError.
+        """
+        current = plan.current
+        steps_aside = current is not None and current.status in ("running", "restarting")
+        if current is not None and steps_aside:
+            if self._sh(host_scripts.ASIDE, current.id, plan.old_name).status:
+                raise Overtaken(f"{self.host.name}: somebody else replaces {plan.container}")
+        elif current is not None:
+            self.remove([current.id])
+        try:
+            self._run(plan)
+        except RunnerError:
+            if current is not None and steps_aside:
+                self._sh(host_scripts.BACK, current.id, plan.container)
+            raise
+
+    def _run(self, plan: WorkerPlan) -> None:
         # The variables go through stdin: no value stands in a command line there.
-        script = 'cat | exec "$@"'
         argv = [*plan.run_argv[:2], "--env-file=/dev/stdin", *plan.run_argv[2:], plan.image]
-        lines = "".join(f"{name}={value}\n" for name, value in self.host.env.items())
-        done = self._session.run(
-            ["sh", "-c", script, "runner", *argv], input=lines.encode(), timeout_s=_START_S
+        done = self._start(argv)
+        if done.status and _LIMIT_REFUSED.search(done.error_text):
+            self._remove_half_made(plan)
+            done = self._start([word for word in argv if word not in LIMITS])
+        if not done.status:
+            return
+        failure = docker_failure(self.host.name, done.error_text)
+        if _NAME_TAKEN.search(done.error_text) or isinstance(failure, NoContainer):
+            raise Overtaken(f"{self.host.name}: somebody else makes {plan.container}")
+        self._remove_half_made(plan)
+        raise failure or ProvisionError(
+            f"{self.host.name}: the container could not be started", *said_lines(done)
         )
-        if done.status:
-            self._remove(plan.container)  # docker leaves one that could not start
-            raise docker_failure(self.host.name, done.error_text) or ProvisionError(
-                f"{self.host.name}: the container could not be started", *_said(done)
-            )
+
+    def _start(self, argv: Sequence[str]) -> Completed:
+        lines = "".join(f"{name}={value}\n" for name, value in self.host.env.items())
+        return self._sh('cat | exec "$@"', *argv, input=lines.encode(), limit_s=_START_S)
+
+    def _remove_half_made(self, plan: WorkerPlan) -> None:
+        """Docker leaves what could not start; its generation tells ours from others'."""
+        labels = [word for word in plan.run_argv if word.startswith("org.runner.")]
+        filters = [word for label in labels for word in ("--filter", f"label={label}")]
+        found = self._docker(["docker", "ps", "-aq", *filters], limit_s=_ASK_S)
+        if found.text:
+            self.remove(found.text.split())
+
+    def has_ended(self, container: Container) -> bool:
+        """Whether a container runs no more."""
+        argv = ["docker", "container", "inspect", "--format", "{{.State.Running}}", container.id]
+        done = self._docker(argv, limit_s=_ASK_S)
+        return done.text != "true"
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Ends and removes containers of ours. Raises ProvisionError."""
+        if ids:
+            remove_containers(self._session, self.host, ids)
+
+    def forget(self, plan: WorkerPlan, old: Container) -> None:
+        """Takes away a container that was replaced, and its folder."""
+        self.remove([old.id])
+        self._sh(host_scripts.TIDY, f"{plan.container}.{old.generation}")
+
+    def tidy(self, plan: WorkerPlan) -> None:
+        """Takes away what of earlier workers nobody needs, and sets right what a cut left wrong."""
+        for container, policy in plan.mend:
+            self._docker(["docker", "update", f"--restart={policy}", container], limit_s=_ASK_S)
+        self.remove([each.id for each in plan.leftovers])
+        if plan.stale:
+            self._sh(host_scripts.TIDY, *plan.stale)
 
     def probe(self, plan: WorkerPlan) -> Probe:
         """Imports torch in the worker and computes a little. Raises ProvisionError."""
-        argv = ["docker", "exec", plan.container, "python3", "-c", _PROBE]
+        argv = ["docker", "exec", plan.container, "python3", "-c", PROBE]
         done = self._docker(argv, limit_s=_PROBE_S)
-        said = next(
-            (line[6:] for line in done.text.splitlines() if line.startswith("probe ")), None
-        )
-        if done.status or said is None:
+        probe = parse_probe(done.text)
+        if done.status or probe is None:
             raise ProvisionError(
                 f"{self.host.name}: the worker's Python cannot use torch",
-                *_said(done),
+                *said_lines(done),
                 *self._logs(plan),
             )
-        body = json.loads(said)
-        return Probe(
-            python=str(body.get("python")),
-            torch=str(body.get("torch")),
-            cuda_gpus=int(body.get("count", 0)),
-            seen_gpus=self._seen_gpus(plan) if plan.uses_gpus else 0,
-            matmul=bool(body.get("matmul")),
-            built_for_cuda=body.get("built_for") is not None,
-        )
+        seen = self._seen_gpus(plan) if plan.uses_gpus else 0
+        return dataclasses.replace(probe, seen_gpus=seen)
 
     def _seen_gpus(self, plan: WorkerPlan) -> int:
         done = self._docker(["docker", "exec", plan.container, "nvidia-smi", "-L"], limit_s=_ASK_S)
         if done.status:
             raise ProvisionError(
-                f"{self.host.name}: the container does not see the GPUs", *_said(done)
+                f"{self.host.name}: the container does not see the GPUs", *said_lines(done)
             )
         return sum(line.startswith("GPU ") for line in done.text.splitlines())
 
@@ -238,19 +326,35 @@ class Provisioner:
         done = self._docker(["docker", "logs", "--tail", "5", plan.container], limit_s=_ASK_S)
         return (done.text + "\n" + done.error_text).strip().splitlines()[-5:]
 
-    def _remove(self, name: str) -> None:
-        """Ends and removes a container of that name if it has our label."""
-        script = (
-            'id=$(docker ps -aq --filter "name=^/?$1\\$" --filter "label=$2") || exit 1; '
-            '[ -z "$id" ] || { docker stop --time 20 $id >/dev/null; docker rm -f $id >/dev/null; }'
-        )
-        done = self._session.run(
-            ["sh", "-c", script, "runner", name, WORKER_LABEL], timeout_s=_ASK_S
-        )
+    def _way_without_network(self, image: str | None = None) -> list[str]:
+        """How a host gets what it cannot fetch: its base, and an image that was built elsewhere."""
+        names = " ".join(shlex.quote(name) for name in (self.pin.base, image) if name)
+        jump = f"-J {shlex.quote(self.host.jump)} " if self.host.jump else ""
+        load = f"docker save {names}"
+        if self.host.ssh not in (None, "local"):
+            load += f" | ssh {jump}{shlex.quote(str(self.host.ssh))} docker load"
+        where = "a machine that has both" if image else "one that has it"
+        return [
+            f"where the host has no network, bring it there from {where}, then provision again:",
+            f"  {load}",
+        ]
+
+    def _note(self, *lines: str) -> None:
+        done = self._sh(host_scripts.NOTE, *lines)
         if done.status:
             raise ProvisionError(
-                f"{self.host.name}: the old container could not be taken away", *_said(done)
+                f"{self.host.name}: nothing can be written in its home", *said_lines(done)
             )
+
+    def _sh(
+        self, script: str, *words: str, input: bytes | None = None, limit_s: float = _ASK_S
+    ) -> Completed:
+        return self._docker(
+            ["sh", "-c", script, "runner", *words],
+            input=None if input is None else iter([input]),
+            limit_s=limit_s,
+            what="a step there",
+        )
 
     def _docker(
         self,
@@ -259,26 +363,40 @@ class Provisioner:
         input: Iterator[bytes] | None = None,
         limit_s: float,
         on_line: OnLine | None = None,
+        what: str | None = None,
     ) -> Completed:
         try:
             return self._session.run(argv, input=input, timeout_s=limit_s, on_line=on_line)
         except TimedOut as error:
-            what = " ".join(argv[:2])
             raise ProvisionError(
-                f"{self.host.name}: {what} took more than {limit_s:.0f} s"
+                f"{self.host.name}: {what or ' '.join(argv[:2])} took more than {limit_s:.0f} s"
             ) from error
 
 
-def live_runs(session: Session, host: Host, container: str) -> list[str]:
-    """Ids of the runs that live in a worker's container. Raises ProvisionError if unknown."""
+def remove_containers(
+    session: Session, host: Host, ids: Sequence[str], *, limit_s: int = _IDLE_STOP_S
+) -> None:
+    """Ends and removes containers, each of which may take so long. Raises ProvisionError."""
+    argv = ["sh", "-c", host_scripts.REMOVE, "runner", str(limit_s), *ids]
+    done = session.run(argv, timeout_s=_ASK_S + (limit_s + 20) * len(ids))
+    if done.status:
+        raise ProvisionError(f"{host.name}: a container could not be taken away", *said_lines(done))
+
+
+def live_runs(session: Session, host: Host, container: str) -> list[tuple[str, bool]]:
+    """(id, whether it was cancelled) of the runs that live in a worker's container.
+
+    Raises ProvisionError if that cannot be known.
+    """
     done = session.run(
         ["docker", "exec", container, "python3", "-I", "-S", "-c", _LIVE_RUNS], timeout_s=_ASK_S
     )
     if done.status:
         raise ProvisionError(
-            f"{host.name}: the worker there does not say whether runs live", *_said(done)
+            f"{host.name}: the worker there does not say whether runs live", *said_lines(done)
         )
-    return done.text.split()
+    rows = (line.partition(" ") for line in done.text.splitlines())
+    return [(run, kind == "cancelled") for kind, _, run in rows]
 
 
 def _check_env(host: Host) -> None:
@@ -294,7 +412,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
         yield data[start : start + _SEND]
 
 
-def _said(done: Completed, *, lines: int = 2) -> list[str]:
+def said_lines(done: Completed, *, lines: int = 2) -> list[str]:
     """The end of what a command said, for advice."""
     text = done.error_text or done.text
     found = [line for line in text.splitlines() if line.strip()]

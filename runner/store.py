@@ -8,6 +8,7 @@
     pulls/ID.json       what pulls made, to tell it from what people put there
     pulls/.ID.*.lock    held by the pull of a run into one folder
     digests             what code/digests.py knows of files that did not change
+    ssh/                the key that logs in to workers, and the workers' own (worker_login.py)
 
 Records can be deleted; hosts know every run. Open intents cannot: they are what makes a submit
 that was cut happen exactly once.
@@ -115,6 +116,10 @@ class Store:
     def __init__(self, project: Project) -> None:
         self._root = project.root / ".runner"
 
+    def ssh_folder(self) -> Path:
+        """The folder of what logs in to workers, made if need be. Raises SpecError."""
+        return self._folder("ssh")
+
     def records(self) -> list[Record]:
         """Every run known here, oldest first."""
         self._remove_leftovers("runs", LEFTOVER_S)
@@ -177,6 +182,11 @@ class Store:
         before = [] if known is None else [known.worker, *known.before][:MOST_BEFORE]
         body = {"format": FORMAT, "worker": worker, "since": at, "before": before}
         self._write("contacts", host, body)
+
+    def forget_worker(self, host: str) -> None:
+        """The host has no worker any more, as we wanted: the next one is no surprise."""
+        with contextlib.suppress(OSError):
+            (self._root / "contacts" / f"{host}.json").unlink(missing_ok=True)
 
     def pulled(self, run: str) -> dict[str, Any]:
         """What earlier pulls of a run made, or empty: {"complete", "attempt", "places": {folder:

@@ -1,34 +1,47 @@
 """What to make on a host so that it has its worker: decided from facts alone (pure).
 
-A worker is a container named `runner-UID-KEY` with the label `org.runner.worker`; no other
+A worker is a container named `runner-UID-KEY-PIN` with the label `org.runner.worker`; no other
 container is ever touched. Its image is named by a digest of all that goes into it, its options by
-a digest too, so that asking for the same again does nothing.
+a digest too, so that asking for the same again does nothing. One that is to be replaced steps aside
+under another name (placement.py), and its runs end there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import posixpath
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.errors import ProvisionError
-from runner.host_facts import Card, HostFacts
+from runner.data_rules import SOCKETS, refused_data
+from runner.errors import Conflict, ProvisionError
+from runner.host_facts import Card, Container, HostFacts
 from runner.model import Host, ImagePin
-from runner.placement import worker_key
+from runner.placement import KEY_LABEL, container_suffix, worker_key
+from runner.worker_options import (
+    Folders,
+    container_options,
+    lasting,
+    own_options,
+    place_name,
+    worker_record,
+)
 
 IMAGES = "runner-worker"
 """The repository of the images we make."""
 WORKER_LABEL = "org.runner.worker"
+IMAGE_LABEL = "org.runner.image"
+GENERATION_LABEL = "org.runner.generation"
 OPTIONS_LABEL = "org.runner.options"
+INPUTS_LABEL = "org.runner.inputs"
+"""Of an image."""
 STATE_FOLDER = ".local/state/runner"
 ROOTS_STAND_IN = 1000
 """The worker's uid and gid where the account is root: its jobs are never root."""
-STOP_TIMEOUT_S = 120
-_PIDS = 8192
-"""Threads count too: 64 environments in processes of 20 threads each must fit."""
 _FORMAT = 1
+_ENDED = ("created", "exited", "dead")
 
 
 @dataclass(frozen=True)
@@ -43,36 +56,52 @@ class WorkerPlan:
     uid: int
     gid: int
     worker: str
+    generation: int
+    """That of the container which is there, or the next one."""
     record: Mapping[str, Any] = field(repr=False)
     """worker.json"""
     run_argv: tuple[str, ...] = field(repr=False)
     """`docker run` with everything but the environment of the host file."""
-    state_folder: str = ""
-    """Where worker.json goes on the host."""
-    leases: str = ""
+    folders: Folders
     build: bool = False
     create: bool = False
     """The container is missing, stopped or another one."""
-    replace: bool = False
-    """There is one of ours to take away first."""
+    current: Container | None = None
+    """The one of ours that has the name and is to give it up."""
+    before: tuple[Container, ...] = ()
+    """Workers of a version that knew no others beside them: they do not step aside."""
+    leftovers: tuple[Container, ...] = ()
+    """Containers of ours that have ended and that nobody needs any more."""
+    stale: tuple[str, ...] = ()
+    """Folders in workers/ of containers that are gone."""
+    mend: tuple[tuple[str, str], ...] = ()
+    """(id, restart policy) of containers whose policy a provision that was cut left wrong."""
     uses_gpus: bool = False
     notes: tuple[str, ...] = ()
 
     @property
     def is_done(self) -> bool:
         """Nothing is missing."""
-        return not self.build and not self.create
+        return not self.build and not self.create and not self.before
+
+    @property
+    def old_name(self) -> str:
+        """What the current one is called once it has stepped aside."""
+        assert self.current is not None
+        return f"{self.container}-old-{self.current.generation}"
 
 
-def container_name(uid: int, host: Host) -> str:
+def container_name(uid: int, host: Host, image: str | None = None) -> str:
     """The container that `placement.worker_argv` looks for."""
-    return f"runner-{uid}-{worker_key(host)}"
+    return f"runner-{uid}-{container_suffix(host, image)}"
 
 
 def check_host(host: Host, pin: ImagePin, pins: Mapping[str, ImagePin], facts: HostFacts) -> None:
     """Refuses a host where the worker cannot be made. Raises ProvisionError; touches nothing."""
-    _check_docker(host, facts)
-    _check_workspace(host, facts)
+    if host.runtime == "docker":
+        _check_docker(host, facts)
+    check_workspace(host, facts)
+    _check_data(host, facts)
     if host.gpus != "none":
         _check_gpus(host, pin, pins, facts)
 
@@ -91,7 +120,8 @@ def _check_docker(host: Host, facts: HostFacts) -> None:
         raise ProvisionError(f"{host.name}: Docker does not answer there", *said[-1:])
 
 
-def _check_workspace(host: Host, facts: HostFacts) -> None:
+def check_workspace(host: Host, facts: HostFacts) -> None:
+    """Refuses a folder that cannot be a workspace. Raises ProvisionError."""
     real, marks = facts.real_workspace, facts.workspace_marks
     where = f"{host.name}: workspace {host.workspace}"
     if real in ("/", ""):
@@ -106,8 +136,30 @@ def _check_workspace(host: Host, facts: HostFacts) -> None:
         raise ProvisionError(f"{where} is no folder")
     if "exists" in marks and not marks & {"own", "stand-in"}:
         raise ProvisionError(f"{where} belongs to another account")
-    if any(sign in facts.workspace for sign in ':,"\n'):
+    if host.runtime == "docker" and any(sign in facts.workspace for sign in ':,"\n'):
         raise ProvisionError(f"{where}: Docker cannot mount a folder with such signs in its path")
+
+
+def _check_data(host: Host, facts: HostFacts) -> None:
+    """What the host file names as data must be there and nothing jobs may not see."""
+    sockets = {*SOCKETS, *facts.sockets}
+    for name, path in host.data.items():
+        where = f"{host.name}: data.{name}: {path}"
+        real = facts.data.get(path)
+        if real is None:
+            raise ProvisionError(f"{where} is no folder there, or one you may not read")
+        if any(sign in real for sign in ',"\n'):
+            raise ProvisionError(
+                f"{where}: Docker cannot mount a folder with such signs in its path"
+            )
+        state = {facts.real_state} - {""}
+        for workspace in {facts.workspace, facts.real_workspace}:
+            why = refused_data(
+                real, workspace=workspace, home=facts.real_home, sockets=sockets, state=state
+            )
+            if why is not None:
+                is_link = posixpath.normpath(path) != real
+                raise ProvisionError(f"{where}{f' leads to {real}' if is_link else ''}: {why}")
 
 
 def _check_gpus(host: Host, pin: ImagePin, pins: Mapping[str, ImagePin], facts: HostFacts) -> None:
@@ -138,7 +190,7 @@ def _check_gpus(host: Host, pin: ImagePin, pins: Mapping[str, ImagePin], facts: 
                 f" ({card.name}, capability {_capability(card)})",
                 *_other_pins(host, pins, facts),
             )
-    if not facts.has_nvidia_runtime:
+    if host.runtime == "docker" and not facts.has_nvidia_runtime:
         raise ProvisionError(
             f"{host.name}: Docker there cannot give a container the GPUs; its keeper can install"
             " the NVIDIA container toolkit and restart Docker",
@@ -198,36 +250,47 @@ def plan_worker(
 ) -> WorkerPlan:
     """What to make. The base image must be there (`facts.base_id`).
 
-    new_worker: the id of the worker if there was none before.
+    new_worker: the id of the worker if there was none before. Raises ProvisionError for a container
+    that is in the way, and Conflict for one that must be left alone for now.
     """
     assert facts.base_id is not None
     uid, gid = (facts.uid, facts.gid) if facts.uid else (ROOTS_STAND_IN, ROOTS_STAND_IN)
     inputs = inputs_digest(facts.base_id, context_digest, uid, gid)
     tag = f"{pin.name}-{inputs[:16]}".lower()
-    name = container_name(facts.uid, host)
-    worker = facts.worker or new_worker
+    name = container_name(facts.uid, host, pin.name)
     uses_gpus = bool(facts.cards) and host.gpus != "none"
-    record = _record(host, pin, facts, worker)
-    state = f"{facts.home}/{STATE_FOLDER}/workers/{name}"
-    leases = f"{facts.home}/{STATE_FOLDER}/leases"
-    options = _options(host, facts, name, (uid, gid), uses_gpus, state, leases)
+    leftovers = _leftovers(facts, name)
+    current = _current(host, facts, name)
+    options = container_options(host, facts, (uid, gid), uses_gpus=uses_gpus)
+    worker = facts.worker or new_worker
+    kept = lasting(worker_record(host, pin, facts, worker, 0))
     identity = {"options": options, "env": dict(host.env), "inputs": inputs}
-    kept = {key: value for key, value in record.items() if key not in ("worker", "host")}
     digest = hashlib.sha256(json.dumps([identity, kept], sort_keys=True).encode()).hexdigest()[:32]
-    labels = ["--label", f"{WORKER_LABEL}={worker}", "--label", f"{OPTIONS_LABEL}={digest}"]
-    found = facts.container
-    ours = found is not None and WORKER_LABEL in found.labels
-    if found is not None and not ours:
-        raise ProvisionError(
-            f"{host.name}: a container called {name} is there and not the runner's"
-        )
     same = (
-        found is not None
-        and found.status == "running"
-        and found.labels.get(OPTIONS_LABEL) == digest
-        and found.image == facts.images.get(tag)
+        current is not None
+        and current.status == "running"
+        and current.labels.get(OPTIONS_LABEL) == digest
+        and current.image == facts.images.get(tag)
     )
     build = rebuild or tag not in facts.images
+    create = build or not same
+    generation = facts.generations.get(pin.name, 0) + 1
+    if not create and current is not None:
+        generation = current.generation
+    state = f"{facts.home}/{STATE_FOLDER}"
+    folders = Folders(
+        state=f"{state}/workers/{name}.{generation}", leases=f"{state}/leases", keys=f"{state}/keys"
+    )
+    labels = {
+        WORKER_LABEL: worker,
+        KEY_LABEL: worker_key(host),
+        IMAGE_LABEL: pin.name,
+        GENERATION_LABEL: str(generation),
+        OPTIONS_LABEL: digest,
+    }
+    hostname = f"runner-{facts.uid}-{worker_key(host)}"
+    own = own_options(hostname, folders, place_name(pin.name, generation))
+    said = [word for key, value in labels.items() for word in ("--label", f"{key}={value}")]
     return WorkerPlan(
         container=name,
         image=f"{IMAGES}:{tag}",
@@ -235,76 +298,86 @@ def plan_worker(
         uid=uid,
         gid=gid,
         worker=worker,
-        record=record,
-        run_argv=("docker", "run", "--detach", "--name", name, *labels, *options),
-        state_folder=state,
-        leases=leases,
+        generation=generation,
+        record=worker_record(host, pin, facts, worker, generation),
+        run_argv=("docker", "run", "--detach", "--name", name, *said, *options, *own),
+        folders=folders,
         build=build,
-        create=build or not same,
-        replace=ours,
+        create=create,
+        current=current if create else None,
+        before=tuple(each for each in facts.containers if is_ours(each) and each.pin is None),
+        leftovers=leftovers,
+        stale=_stale(facts, name, generation, leftovers),
+        mend=_mend(facts, current),
         uses_gpus=uses_gpus,
         notes=_notes(host, facts),
     )
 
 
-def _record(host: Host, pin: ImagePin, facts: HostFacts, worker: str) -> dict[str, Any]:
-    gpus: Any = list(host.gpus) if isinstance(host.gpus, tuple) else host.gpus
-    return {
-        "format": 1,
-        "worker": worker,
-        "runtime": "docker",
-        "host": host.name,
-        "image": {
-            "pin": pin.name,
-            "id": facts.base_id,
-            "base": next(iter(facts.base_digests), pin.base),
-            "torch": pin.torch,
-            "cuda": pin.cuda,
-        },
-        "gpus": gpus,
-        "slots": host.slots,
-        "disk_reserve": host.disk_reserve_bytes,
-        "env": dict(host.env),
-    }
+def is_ours(container: Container) -> bool:
+    """Whether it is a worker's, of any workspace."""
+    return WORKER_LABEL in container.labels
 
 
-def _options(
-    host: Host,
-    facts: HostFacts,
-    name: str,
-    owner: tuple[int, int],
-    uses_gpus: bool,
-    state: str,
-    leases: str,
-) -> list[str]:
-    uid, gid = owner
-    memory = host.limits.memory_bytes
-    return [
-        "--restart=always",
-        f"--stop-timeout={STOP_TIMEOUT_S}",
-        "--cap-drop=ALL",
-        "--security-opt=no-new-privileges",
-        "--read-only",
-        f"--pids-limit={_PIDS}",
-        *([f"--memory={memory}"] if memory else []),
-        f"--shm-size={host.limits.shm_bytes}",
-        # exec: what torch.compile and Triton write there is loaded from there
-        "--tmpfs=/tmp:rw,exec,nosuid,nodev,mode=1777",
-        f"--tmpfs=/run:rw,nosuid,nodev,mode=0755,uid={uid},gid={gid}",
-        f"--tmpfs=/home/runner:rw,exec,nosuid,nodev,mode=0700,uid={uid},gid={gid}",
-        f"--mount=type=bind,source={facts.workspace},target=/workspace",
-        f"--mount=type=bind,source={leases},target=/leases",
-        f"--mount=type=bind,source={state},target=/etc/runner/worker,readonly",
-        "--env=RUNNER_WORKSPACE=/workspace",
-        "--env=RUNNER_LEASES=/leases",
-        "--env=RUNNER_WORKER_CONFIG=/etc/runner/worker/worker.json",
-        # torch's rendezvous looks up the machine's own name
-        f"--hostname={name}",
-        f"--add-host={name}:127.0.0.1",
-        "--log-driver=local",
-        "--log-opt=max-size=5m",
-        *(["--gpus=all"] if uses_gpus else []),
+def _current(host: Host, facts: HostFacts, name: str) -> Container | None:
+    """The container that has the worker's name."""
+    found = next((each for each in facts.containers if each.name == name), None)
+    if found is None:
+        return None
+    if not is_ours(found):
+        raise ProvisionError(
+            f"{host.name}: a container called {name} is there and not the runner's"
+        )
+    if found.status in ("paused", "removing"):
+        raise Conflict(
+            f"{host.name}: its container {name} is {found.status}; nothing was changed",
+            *([f"docker unpause {name}"] if found.status == "paused" else []),
+        )
+    return found
+
+
+def _leftovers(facts: HostFacts, name: str) -> tuple[Container, ...]:
+    """Those that have stepped aside and ended, of any pin."""
+    return tuple(
+        each
+        for each in facts.containers
+        if is_ours(each) and each.name != name and is_old(each) and each.status in _ENDED
+    )
+
+
+def is_old(container: Container) -> bool:
+    """Whether it has stepped aside."""
+    return container.name.endswith(f"-old-{container.generation}")
+
+
+def _stale(
+    facts: HostFacts, name: str, generation: int, leftovers: Iterable[Container]
+) -> tuple[str, ...]:
+    """Folders of older workers of this pin; those of a newer one may just be in the making."""
+    there = [each for each in facts.containers if is_ours(each) and each not in leftovers]
+    in_use = {f"{name}.{each.generation}" for each in there}
+    older = (f"{name}.{number}" for number in _numbers_after(f"{name}.", facts.records))
+    return tuple(
+        each for each in older if each not in in_use and int(each.rpartition(".")[2]) < generation
+    )
+
+
+def _numbers_after(start: str, names: Iterable[str]) -> list[str]:
+    rests = (name[len(start) :] for name in names if name.startswith(start))
+    return [rest for rest in rests if rest.isascii() and rest.isdigit()]
+
+
+def _mend(facts: HostFacts, current: Container | None) -> tuple[tuple[str, str], ...]:
+    wanted = [
+        (each, "always" if each == current else "no")
+        for each in facts.containers
+        if is_ours(each) and (each == current or is_old(each))
     ]
+    return tuple(
+        (each.id, policy)
+        for each, policy in wanted
+        if each.restart_policy != policy and each.status not in _ENDED
+    )
 
 
 def _notes(host: Host, facts: HostFacts) -> tuple[str, ...]:

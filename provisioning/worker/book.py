@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import journal
 import progress
@@ -21,6 +21,7 @@ from runner import states
 from runner.states import CANCELLED, DONE, ENDED, FAILED, LIVE, QUEUED, SKIPPED
 
 Table = Dict[str, Any]
+Owns = Callable[[Table, Optional[Table]], bool]
 _FROM_ZERO: Table = {
     "outcome": None,
     "cause": None,
@@ -38,12 +39,15 @@ _FROM_ZERO: Table = {
 class Book:
     """States of runs, as files; the only writer of state.json."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, owns: Owns = lambda *_: True) -> None:
+        """owns: whether a run is this dispatcher's, of its spec and of its state if it has one."""
         self._workspace = workspace
+        self._owns = owns
         self._live: Dict[str, Tuple[Table, Table]] = {}
 
     def read(self, run: str) -> Optional[Tuple[Table, Table]]:
-        """(spec as submitted, state) of a run; a new one gets its first state here, on disk too."""
+        """(spec as submitted, state) of a run that is ours; a new one gets its first state here, on
+        disk too."""
         known = self._live.get(run)
         if known is not None:
             return known
@@ -52,6 +56,8 @@ class Book:
         if not spec:
             return None
         state = records.read(paths.state)
+        if not self._owns(spec, state):
+            return None
         if state is None:
             state = _new_state(spec)
             records.make_spare(paths.state)  # its end must be written on a full disk, too

@@ -15,6 +15,8 @@ class Config(NamedTuple):
     worker: str
     runtime: str
     image: Optional[str] = None
+    generation: int = 0
+    """The how-manieth worker of its image in this workspace it is; the highest starts runs."""
     gpus: Any = "all"
     slots: int = 1
     disk_reserve: int = 0
@@ -29,10 +31,12 @@ def read(workspace: Workspace) -> Config:
     body = records.read(_path(workspace)) or {}
     image = body.get("image")
     slots, reserve = body.get("slots"), body.get("disk_reserve")
+    generation = body.get("generation")
     return Config(
         worker=str(body.get("worker", "w-unknown")),
         runtime=str(body.get("runtime", "local")),
         image=image.get("pin") if isinstance(image, dict) else image,
+        generation=generation if isinstance(generation, int) else 0,
         gpus=body.get("gpus", "all"),
         slots=slots if isinstance(slots, int) and slots > 0 else cpu_count(),
         disk_reserve=reserve if isinstance(reserve, int) and reserve > 0 else 0,

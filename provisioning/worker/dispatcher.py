@@ -25,6 +25,7 @@ import config
 import journal
 import launcher
 import leases
+import places
 import processes
 import queueing
 import records
@@ -60,7 +61,8 @@ class Dispatcher:
         self.journal = journal.Journal()
         self.full = False
         """The disk had no room for something in this round."""
-        self.book = book.Book(workspace)
+        self.home = places.Home(workspace, known)
+        self.book = book.Book(workspace, self.home.owns)
         self.queue = queueing.Queue()
         self.board = board.Board(workspace)
         who = {"id": known.worker, "runtime": known.runtime, "image": known.image}
@@ -116,6 +118,9 @@ class Dispatcher:
             return True
         if self.closing:
             return False
+        if self.home.is_superseded:
+            # all that is new is its successor's; with the last run that it started it goes
+            return not self.live and self.hold.end()
         self._schedule()
         return self.hold.may_end(not (self.live or len(self.queue) or self.again))
 
@@ -142,6 +147,12 @@ class Dispatcher:
         if self.hold.is_orphaned() and self.hold.make_room():
             self.leaving = True
         self._take_up_config()
+        if self.home.look():
+            # what was another's may be ours now, and the other way round
+            self.again.update(self.seen)
+            self.seen_at = 0
+        else:
+            self.home.clear(self._places_of_live())
         self._look_for_new()
         for run in sorted(self.live):
             self._look(run)
@@ -157,6 +168,10 @@ class Dispatcher:
         self.config_mark = changed
         self.config = config.read(self.workspace)
         self.cards.want(self.config.gpus)
+
+    def _places_of_live(self) -> Set[str]:
+        pairs = [self.book.read(run) for run in self.live]
+        return {str(pair[1].get("place")) for pair in pairs if pair is not None}
 
     def _look_for_new(self) -> None:
         """Runs that nobody told us of: a client can be killed just before it does."""
@@ -188,7 +203,9 @@ class Dispatcher:
         self.seen.add(paths.id)
         found = self.book.read(paths.id)
         if found is None:
+            # its records are gone, or it is another worker's
             self.queue.discard(paths.id)
+            self.live.discard(paths.id)
             return
         spec, state = found
         if not os.path.isdir(paths.folder):
@@ -318,7 +335,11 @@ class Dispatcher:
             self._end(spec, state, ended_at=ended.get("ended_at"), **following)
         else:
             self.book.put(spec, state, gpus=[], **following)
-            self._wait(paths, spec, state)
+            if self.home.is_active:
+                self._wait(paths, spec, state)
+            else:
+                self._forget(paths.id)
+                wakeup.poke(self.workspace, paths.id)
         self._let_go(paths.id)
 
     def _end(self, spec: Table, record: Table, cause: Optional[Table], **facts: Any) -> None:
@@ -416,7 +437,14 @@ class Dispatcher:
             held.append(lock)
             given = self.cards.given(got)
             self.book.put(
-                spec, state, state=STARTING, attempt=number, token=token, gpus=given, exit=None
+                spec,
+                state,
+                state=STARTING,
+                attempt=number,
+                token=token,
+                gpus=given,
+                exit=None,
+                place=self.workspace.place,
             )
             self._watch(paths, spec, state)
             launched = resumes.effective(paths, spec, state)
@@ -496,5 +524,6 @@ def main(workspace: Workspace, lease_folder: str) -> int:
     hold = tenure.begin(workspace, known)
     if hold is None:
         return 1
+    places.register(workspace, known)
     Dispatcher(workspace, lease_folder, known, hold).run()
     return 0

@@ -133,6 +133,13 @@ class Query:
         self._judge()
         return over and told
 
+    def give_up(self) -> None:
+        """Wait for it no longer."""
+        for call in (self._call, self._apps):
+            if call is not None:
+                call.kill()
+                call.poll()
+
     @property
     def is_overdue(self) -> bool:
         """It was killed for its silence; while `poll` is still false it cannot die."""

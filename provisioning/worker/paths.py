@@ -7,8 +7,9 @@ runs/RUN/          spec.json, state.json, events.jsonl, cancel, cancel-now,
                        lock, resume.lock, again.lock, resumes/N.json, attempts/N/;
                        .del-RUN-PID is one being removed
 .home/             HOME of jobs
-.runner/           blobs/, trees/, inbox/, bundles/, secrets/RUN/NAME, wake, queue.json, drained,
-                       dispatcher.lock, start.lock, contents.lock …
+.runner/           blobs/, trees/, bundles/, secrets/RUN/NAME, drained, contents.lock; and of a
+                       worker: inbox/, wake, queue.json, dispatcher.lock, start.lock …
+.runner/places/PLACE/  such own files of a docker worker (places.py), and place.json, keeper.lock
 
 attempts/N/        proc.json   who runs it (launcher, before the first fork)
                    pids.json   its processes as last seen (launcher)
@@ -26,34 +27,44 @@ from __future__ import annotations
 import os
 import re
 import stat
-from typing import Dict, Optional
+from typing import Dict, List, Optional
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+PLACE = RUN_ID
 
 
 class Workspace:
-    """The worker's persistent folder."""
+    """The worker's persistent folder.
 
-    def __init__(self, root: str) -> None:
+    place: which of its workers looks at it; "" for the only one.
+    """
+
+    def __init__(self, root: str, place: str = "") -> None:
         self.root = os.path.abspath(root)
         self.runs = os.path.join(self.root, "runs")
         self.home = os.path.join(self.root, ".home")
         self.state = os.path.join(self.root, ".runner")
         self.blobs = os.path.join(self.state, "blobs")
         self.trees = os.path.join(self.state, "trees")
-        self.inbox = os.path.join(self.state, "inbox")
         self.bundles = os.path.join(self.state, "bundles")
-        self.wake = os.path.join(self.state, "wake")
-        self.dispatcher_lock = os.path.join(self.state, "dispatcher.lock")
-        self.start_lock = os.path.join(self.state, "start.lock")
-        self.supervisor = os.path.join(self.state, "supervisor.json")
-        self.dispatcher = os.path.join(self.state, "dispatcher.json")
-        self.log = os.path.join(self.state, "dispatcher.log")
-        self.config = os.path.join(self.state, "worker.json")
-        self.gpus = os.path.join(self.state, "gpus.json")
         self.secrets = os.path.join(self.state, "secrets")
-        self.queue = os.path.join(self.state, "queue.json")
         self.drained = os.path.join(self.state, "drained")
+        self.place = place
+        self.places = os.path.join(self.state, "places")
+        own = os.path.join(self.places, place) if place else self.state
+        self.own = own
+        self.inbox = os.path.join(own, "inbox")
+        self.wake = os.path.join(own, "wake")
+        self.dispatcher_lock = os.path.join(own, "dispatcher.lock")
+        self.start_lock = os.path.join(own, "start.lock")
+        self.retired = os.path.join(own, "retired")
+        self.keeper_lock = os.path.join(own, "keeper.lock")
+        self.supervisor = os.path.join(own, "supervisor.json")
+        self.dispatcher = os.path.join(own, "dispatcher.json")
+        self.log = os.path.join(own, "dispatcher.log")
+        self.config = os.path.join(own, "worker.json")
+        self.gpus = os.path.join(own, "gpus.json")
+        self.queue = os.path.join(own, "queue.json")
         self.caches = (self.gpus, self.queue)
         """What the dispatcher writes anew when it is gone."""
 
@@ -68,8 +79,19 @@ class Workspace:
         folders = ("code", "checkpoints", "logs", "runs", ".home", ".runner")
         for name in folders:
             os.makedirs(os.path.join(self.root, name), exist_ok=True)
-        for path in (self.blobs, self.trees, self.inbox, self.bundles):
+        for path in (self.blobs, self.trees, self.bundles, self.inbox):
             os.makedirs(path, exist_ok=True)
+
+    def at(self, place: str) -> "Workspace":
+        """The same workspace as another of its workers sees it."""
+        return self if place == self.place else Workspace(self.root, place)
+
+    def place_names(self) -> List[str]:
+        """The names that workers of this workspace have or had."""
+        try:
+            return sorted(name for name in os.listdir(self.places) if PLACE.match(name))
+        except OSError:
+            return []
 
     def run(self, run: str) -> "RunPaths":
         """The paths of one run. Raises ValueError for what cannot be an id."""
@@ -128,6 +150,12 @@ def find_workspace(environ: Dict[str, str]) -> str:
     if named:
         return os.path.abspath(os.path.expanduser(named))
     return os.path.join(_home(environ), ".local", "share", "runner", "workspace")
+
+
+def find_place(environ: Dict[str, str]) -> str:
+    """Which of the workspace's workers this is: RUNNER_PLACE, else the only one."""
+    named = environ.get("RUNNER_PLACE", "")
+    return named if PLACE.match(named) else ""
 
 
 def find_leases(environ: Dict[str, str]) -> str:

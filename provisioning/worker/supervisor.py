@@ -15,9 +15,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 
+import byhand
 import journal
+import places
 import processes
 import records
+import sockets
 from paths import Workspace
 
 from runner import states
@@ -29,7 +32,7 @@ START_LIMIT_S = 15.0
 RESTART_LIMIT_S = 5.0
 RESTART_PAUSE_S = 0.5
 _PASSED = ("HOME", "USER", "LOGNAME", "LANG", "TZ", "PATH")
-_OURS = ("WORKSPACE", "LEASES", "WORKER_CONFIG", "BOOT_ID", "IDLE_END_S")
+_OURS = ("WORKSPACE", "PLACE", "LEASES", "WORKER_CONFIG", "VENV", "BOOT_ID", "IDLE_END_S")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -104,7 +107,7 @@ def start_detached(workspace: Workspace, python: str) -> "subprocess.Popen[bytes
 
     The caller holds start.lock.
     """
-    child = _start(workspace, python, _environment(workspace, python))
+    child = _start(workspace, python, environment(workspace, python))
     # without room for it the dispatcher's own record tells of the two
     body = dict(processes.identity(child.pid), format=records.FORMAT)
     records.write_in_place(workspace.supervisor, body)
@@ -117,6 +120,10 @@ def keep(workspace: Workspace, python: str) -> int:
     When supervisord is killed another one is started and runs go on. When it ends, or TERM comes,
     launchers that no dispatcher could stop any more are stopped here, before the container is.
     """
+    held = places.keep(workspace)
+    if held is None:
+        journal.say("another container of this worker lives")
+        return 1
     keeper = _Keeper(workspace, python)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, keeper.on_stop)
@@ -140,7 +147,7 @@ class _Keeper:
             self._child.terminate()
 
     def run(self) -> None:
-        env = _environment(self._workspace, self._python)
+        env = environment(self._workspace, self._python)
         while not self._stopping:
             self._child = _start(self._workspace, self._python, env, alone=False)
             if self._stopping:
@@ -195,6 +202,10 @@ def _start(
     import subprocess  # a request that starts no worker is answered sooner without
 
     program, conf = (os.path.join(HERE, "supervisord" + end) for end in (".py", ".conf"))
+    try:
+        env = dict(env, RUNNER_SUPERVISOR_SOCKET=sockets.own(workspace))
+    except sockets.NoFolder as error:
+        raise CannotStart("no folder for its socket: %s" % error) from error
     out = records.open_log(_out(workspace))
     try:
         return subprocess.Popen(
@@ -212,25 +223,33 @@ def _start(
 
 
 def _out(workspace: Workspace) -> str:
-    return os.path.join(workspace.state, "supervisord.out")
+    return os.path.join(workspace.own, "supervisord.out")
 
 
-def _environment(workspace: Workspace, python: str) -> Dict[str, str]:
+def environment(workspace: Workspace, python: str) -> Dict[str, str]:
+    """What supervisord and its programs see: a short list, or all that a container's image says."""
     given = os.environ
     env = {name: given[name] for name in _PASSED if name in given}
     env.update({name: value for name, value in given.items() if name.startswith("LC_")})
     for name in _OURS:
         if "RUNNER_" + name in given:
             env["RUNNER_" + name] = given["RUNNER_" + name]
-    if "RUNNER_WORKER_CONFIG" in given:
+    if byhand.is_container():
         # in a container the image's variables are the job's too
         env = dict(given, **env)
-    env["PATH"] = os.path.dirname(python) + os.pathsep + env.get("PATH", os.defpath)
+    first = os.path.dirname(python)
+    rest = env.get("PATH", os.defpath).split(os.pathsep)
+    if "RUNNER_VENV" in env:
+        # not the environment that whoever starts this one runs in: it may be an older one
+        made = os.path.dirname(os.path.dirname(first)) + os.sep
+        rest = [each for each in rest if not each.startswith(made)]
+    env["PATH"] = os.pathsep.join([first, *rest])
     env.update(
         RUNNER_WORKSPACE=workspace.root,
-        RUNNER_STATE=workspace.state,
-        RUNNER_PYTHON=sys.executable or python,
+        RUNNER_STATE=workspace.own,
+        RUNNER_PYTHON=python if "RUNNER_VENV" in env else sys.executable or python,
         RUNNER_BUNDLE=HERE,
+        **byhand.autostart(given),
     )
     return env
 

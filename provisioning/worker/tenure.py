@@ -15,6 +15,7 @@ from typing import Optional
 
 import config
 import journal
+import presence
 import processes
 import records
 import supervisor
@@ -40,18 +41,26 @@ class Tenure:
 
     def make_room(self) -> bool:
         """Leave the workspace to the next pair, which in a container a keeper starts."""
-        if self._config.runtime == "local":
+        if self._config.runtime in ("local", "venv"):
             starting = records.try_lock(self._workspace.start_lock)
             if starting is None:
                 return False
             # held to our end, so that nobody starts a third one meanwhile
-            python = str(self._config.facts.get("python") or sys.executable)
+            known = config.read(self._workspace)  # a venv may have been made anew
+            python = str(known.facts.get("python") or sys.executable)
             supervisor.start_detached(self._workspace, python)
+        return True
+
+    def end(self) -> bool:
+        """It is over: its supervisord goes, too, and with it its container."""
+        if not self.is_orphaned():
+            os.kill(self._parent, signal.SIGTERM)
         return True
 
     def may_end(self, idle: bool) -> bool:
         """Whether it is over: an idle `local` worker goes, and the next contact starts one."""
-        if not idle or self._config.runtime != "local":
+        alone = idle and not presence.is_there(self._workspace)
+        if not alone or self._config.runtime != "local":
             self._idle_since = time.monotonic()
             return False
         limit = float(os.environ.get("RUNNER_IDLE_END_S") or IDLE_END_S)
@@ -65,9 +74,7 @@ class Tenure:
         os.close(self.lock)
         if not os.listdir(self._workspace.inbox):
             # start.lock is held to our end: the next starter sees supervisord go, too
-            if not self.is_orphaned():
-                os.kill(self._parent, signal.SIGTERM)
-            return True
+            return self.end()
         self.lock = records.wait_lock(self._workspace.dispatcher_lock, LOCK_WAIT_S)
         os.close(starting)
         return self.lock is None

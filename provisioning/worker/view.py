@@ -7,6 +7,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import board
 import checkpoints
+import environment
+import places
 import plain
 import progress
 import records
@@ -66,7 +68,7 @@ class View:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._board: Optional[Dict[str, Any]] = None
+        self._boards: Dict[Any, Optional[Dict[str, Any]]] = {}
 
     def status(self, spec: Dict[str, Any], state: Dict[str, Any], full: bool) -> RunStatus:
         """One run; `full` adds what costs reading: its attempts and checkpoints."""
@@ -91,7 +93,7 @@ class View:
             tags=spec.get("tags", []),
             sweep=spec.get("sweep"),
             position=place.get("position"),
-            reason=board.in_words(place["waits"]) if place.get("waits") else None,
+            reason=board.in_words(place["waits"]) if place.get("waits") else _doing(paths, state),
             waits=place.get("waits"),
             submitted_at=spec.get("accepted_at"),
             started_at=state.get("started_at"),
@@ -113,7 +115,7 @@ class View:
             image=spec.get("image"),
             params=now.get("params", {}),
             given=spec.get("given", []),
-            argv=spec.get("argv", []),
+            argv=environment.said_words(now),
             snapshot=spec.get("snapshot"),
             code=_code(spec),
             metric=spec.get("metric"),
@@ -133,14 +135,35 @@ class View:
         """{"position", "waits"} of a queued run."""
         if state["state"] != states.QUEUED:
             return {}
-        if self._board is None:
-            self._board = records.read(self._workspace.queue) or {}
-        return board.waits(self._board, spec, state, self._waits_still)
+        body = self.board(spec)
+        if body is None:
+            image = places.image_of(spec)
+            why = {"kind": "no-worker", "image": image, "why": "no worker of image %s" % image}
+            return {"position": None, "waits": why}
+        return board.waits(body, spec, state, self._waits_still)
+
+    def board(self, spec: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+        """What is told of the queue that a run stands in; None where no worker has such a queue."""
+        image = places.image_of(spec)
+        if image not in self._boards:
+            seen = places.queue_of(self._workspace, spec)
+            self._boards[image] = None if seen is None else records.read(seen.queue) or {}
+        return self._boards[image]
 
     def _waits_still(self, run: str) -> bool:
         """Whether a run that was told to wait does so now."""
         state = records.read(self._workspace.run(run).state)
         return state is None or state.get("state") == states.QUEUED
+
+
+def _doing(paths: RunPaths, state: Dict[str, Any]) -> Optional[str]:
+    """What is still done before a run's program starts, where that takes long."""
+    if state["state"] != states.STARTING:
+        return None
+    folder = paths.attempt(int(state.get("attempt", 0)))
+    body = records.read(os.path.join(folder, "doing.json")) or {}
+    text = body.get("text")
+    return text if isinstance(text, str) else None
 
 
 def _code(spec: Dict[str, Any]) -> Dict[str, Any]:

@@ -7,6 +7,7 @@ closed once its id was printed: the same words after a cut make no second one.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import secrets
 import time
@@ -16,11 +17,11 @@ from typing import Any
 
 from runner import __version__, states
 from runner.app import retrying
-from runner.app.context import Context, check_image, queue_text, read_status, seen
+from runner.app.context import Context, queue_text, read_status, seen, worker_of
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
 from runner.endpoint import Worker
-from runner.errors import OutcomeUnknown, RunnerError, SpecError, WorkerError, WrongState
+from runner.errors import OutcomeUnknown, RunnerError, WorkerError, WrongState
 from runner.grammar.changes import (
     Changes,
     check_resumable,
@@ -103,7 +104,6 @@ def resume(ctx: Context, ref: RunRef, changes: Changes, announce: Callable[[str]
         source = _look(ctx, worker, ref.id)
         params = _resumed_params(source, changes)
         check_secrets("resume", source.id, source.secrets, list(values))
-        check_image(worker, source.spec.get("image"))
         request = {
             "run": source.id,
             "params": params,
@@ -116,7 +116,9 @@ def resume(ctx: Context, ref: RunRef, changes: Changes, announce: Callable[[str]
             f"{host.name}: the link broke; {source.id} may or may not go on",
             line("status", source.id),
         )
-        reply = _until_answered(ctx, worker, "resume", request, held, unsure)
+        with worker_of(ctx, worker, source.spec.get("image")):
+            pass  # else it would wait for ever
+        reply = _until_answered(ctx, worker, None, "resume", request, held, unsure)
         run = seen(ctx, worker, reply.get("run"), [source.id])
         _tell(ctx, source, run, source.newest, params)
         announce(source.id)
@@ -168,13 +170,12 @@ def fork(
     fresh: from zero. Raises NotFound where there is no checkpoint, and what submit raises.
     """
 
-    def plan(worker: Worker, source: Source) -> dict[str, Any]:
+    def plan(source: Source) -> dict[str, Any]:
         params = typed_params(source.id, changes.params, source.params)
         options = ["--fresh"] if fresh else []
         check_secrets("fork", source.id, source.secrets, list(changes.secrets), *options)
         if not fresh:
             _say_if_at_its_end(ctx, source, params)
-        check_image(worker, source.spec.get("image"))
         return {
             "kind": "fork",
             "checkpoint": None if fresh else "last",
@@ -190,15 +191,8 @@ def fork(
 def reproduce(ctx: Context, ref: RunRef, changes: Changes, announce: Callable[[str], None]) -> Made:
     """The same run once more, from zero: its spec, code and image, under a new id."""
 
-    def plan(worker: Worker, source: Source) -> dict[str, Any]:
+    def plan(source: Source) -> dict[str, Any]:
         check_secrets("reproduce", source.id, source.secrets, list(changes.secrets))
-        there = worker.hello.get("image")
-        if source.image is not None and there is not None and there != source.image:
-            raise SpecError(
-                f"{source.id} ran in image {source.image}; {worker.host.name} has {there} now",
-                f"runner provision host={worker.host.name} image={source.image}",
-                "nothing was sent",
-            )
         return {"kind": "reproduce", "checkpoint": None, "params": {}, "env": {}, "changes": {}}
 
     return _make(ctx, ref, ["reproduce", ref.id, *changes.words], changes, plan, announce)
@@ -209,14 +203,17 @@ def _make(
     ref: RunRef,
     words: list[str],
     changes: Changes,
-    plan: Callable[[Worker, Source], dict[str, Any]],
+    plan: Callable[[Source], dict[str, Any]],
     announce: Callable[[str], None],
 ) -> Made:
     host, draw = ctx.host(ref.host), random.SystemRandom()
     values = read_secrets(changes.secrets)
-    with ctx.connect(host) as worker:
-        source = _look(ctx, worker, ref.id)
-        request = plan(worker, source)
+    with contextlib.ExitStack() as opened:
+        asked = opened.enter_context(ctx.connect(host))
+        source = _look(ctx, asked, ref.id)
+        request = plan(source)
+        image = source.image if words[0] == "reproduce" else source.spec.get("image")
+        worker = opened.enter_context(worker_of(ctx, asked, image, source.id))
         intent = _take_up(ctx, words)
         if intent is None:
             if request["params"].get("seed") == -1:
@@ -233,7 +230,7 @@ def _make(
                     f"{host.name}: the link broke; {intent.id} may or may not have been accepted",
                     "the same words again find out, and make no second run",
                 )
-                reply = _until_answered(ctx, worker, "again", request, held, unsure)
+                reply = _until_answered(ctx, worker, image, "again", request, held, unsure)
                 made = _read_reply(ctx, worker, intent.id, reply)
             except BaseException as error:
                 _leave(intent, error, held)
@@ -272,6 +269,7 @@ def _leave(intent: Intent, error: BaseException, held: Held) -> None:
 def _until_answered(
     ctx: Context,
     worker: Worker,
+    image: str | None,
     verb: str,
     request: Mapping[str, Any],
     held: Held,
@@ -287,7 +285,7 @@ def _until_answered(
     try:
         return retrying.act(
             ctx.report,
-            lambda: ctx.connect(host),
+            lambda: ctx.connect(host, image=image),
             ask,
             unsure,
             first=worker,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -66,14 +66,23 @@ class Context:
             raise self.broken[name]
         return inventory.find_host(self.hosts, name)
 
-    def connect(self, host: Host, *, lane: int = 0, many: bool = False) -> Worker:
-        """A conversation with a host's worker; lane, many: see `carriers.open_carrier`.
+    def connect(
+        self,
+        host: Host,
+        *,
+        lane: int = 0,
+        many: bool = False,
+        image: str | None = None,
+        container: str | None = None,
+    ) -> Worker:
+        """A conversation with a host's worker; lane, many: see `carriers.open_carrier`; image,
+        container: see `Worker`.
 
         Before the first request goes out it is known whether the worker is the one of last time.
         """
         if not many and lane == 0 and host.name not in self.lost:
             self.report.step(f"connecting to {host.name}")
-        return _Known(self, host, lane=lane, many=many)
+        return _Known(self, host, lane=lane, many=many, image=image, container=container)
 
     def greet(self, host: str, worker: Any) -> None:
         """Remember which worker a host answers as, and warn, once, when it is another one."""
@@ -121,10 +130,19 @@ class Context:
 class _Known(Worker):
     """A worker that is looked at before the first request, and whose `no such run` is explained."""
 
-    def __init__(self, ctx: Context, host: Host, *, lane: int, many: bool) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        host: Host,
+        *,
+        lane: int,
+        many: bool,
+        image: str | None,
+        container: str | None,
+    ) -> None:
         self._ctx = ctx
         self._greeted = False
-        super().__init__(host, lane=lane, many=many)
+        super().__init__(host, lane=lane, many=many, image=image, container=container)
 
     def open(self, verb: str, *, beside: Request | None = None, **arguments: Any) -> Request:
         if not self._greeted:
@@ -246,16 +264,35 @@ def unread(ctx: Context) -> list[Contact]:
     ]
 
 
-def check_image(worker: Worker, wanted: Any) -> None:
+def check_image(worker: Worker, wanted: Any, run: str | None = None) -> None:
     """Refuse a run that names an image where the worker has another one. Raises SpecError."""
     there = worker.hello.get("image")
     if wanted is not None and there != wanted:
         name = worker.host.name
         raise SpecError(
-            f"{name}: its worker has image {there}, not {wanted}",
+            f"{run} ran in image {wanted}; {name} has {there} now"
+            if run
+            else f"{name}: its worker has image {there}, not {wanted}",
             f"runner provision host={name} image={wanted}",
             "nothing was sent",
         )
+
+
+@contextlib.contextmanager
+def worker_of(ctx: Context, worker: Worker, image: Any, run: str | None = None) -> Iterator[Worker]:
+    """The worker of an image on the host of `worker`: that one, or a conversation with another.
+
+    image: None for whichever it is. run: what ran in it. Raises ProvisionError when there is none
+    of that image.
+    """
+    if not isinstance(image, str) or worker.hello.get("image") == image:
+        yield worker
+    elif worker.host.runtime == "local":
+        check_image(worker, image, run)
+    else:
+        with ctx.connect(worker.host, image=image) as other:
+            check_image(other, image)
+            yield other
 
 
 def queue_text(status: RunStatus, host: str, gpus: int) -> str:

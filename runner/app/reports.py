@@ -142,7 +142,37 @@ class ProvisionReport:
     """The version the worker's Python imports."""
     gpus: int
     """GPUs nvidia-smi shows in the container."""
+    pin: str = ""
+    """The image pin it is the worker of."""
+    generation: int = 0
+    """The how-manieth worker of that pin there."""
     seconds: float = 0.0
+    steps: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of each: connect, look, base, build (of it packages, user), start, up, probe."""
+    layers_built: int = 0
+    """Of the image; 0 where none was built."""
+    layers_cached: int = 0
+    draining: tuple[str, ...] = ()
+    """Runs that go on in the container that was replaced."""
+
+
+@dataclass(frozen=True)
+class DownReport:
+    """What was taken away from a host."""
+
+    host: str
+    containers: tuple[str, ...]
+    purged: bool
+    """Also workspace, images and folders, as far as no other worker of the account needs them."""
+    runs: int
+    """Runs in the workspace: gone where it was purged, else they stay."""
+    unpulled: tuple[str, ...] = ()
+    """Runs that went and of which something was never pulled here."""
+    kept: tuple[str, ...] = ()
+    """What else of the account is there, for which leases, keys and bases stay."""
+    runtime: str = "docker"
+    removed: tuple[str, ...] = ()
+    """What went, of a venv: worker, its start at boot, records, environment, workspace."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +205,7 @@ class HostSpace:
 
     contact: Contact
     shared: Mapping[str, int] = field(default_factory=dict)
-    """contents, bundles, home (caches of jobs), leftovers (of what was cut)."""
+    """contents, bundles, packages (of `[setup]`), home (jobs' caches), leftovers (of cuts)."""
     others_runs: int = 0
     """Runs of other projects, where only this one's were asked for."""
     others_bytes: int = 0

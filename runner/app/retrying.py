@@ -9,16 +9,29 @@ is the same each time; what became of it is unknown only once the worker was not
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from runner.app.context import Context
 from runner.app.results import Report
 from runner.endpoint import LinkLost, Worker
-from runner.errors import HostError, OutcomeUnknown, ProvisionError, Unreachable
+from runner.errors import (
+    HostError,
+    OutcomeUnknown,
+    ProvisionError,
+    RunnerError,
+    Unreachable,
+    WorkerError,
+)
+from runner.model import Host
+from runner.placement import suffix_elsewhere
 
 LOOK_WAITS_S = (0.2, 1.0)
 ACT_WAITS_S = (1.0, 2.0, 4.0)
+_MOST_MOVES = 3
+"""A container may be replaced just while it is asked."""
 
 T = TypeVar("T")
 Connect = Callable[[], Worker]
@@ -45,6 +58,23 @@ def look(
             report.step(f"{error}; asking again")
             time.sleep(wait_s)
     raise AssertionError("unreachable")
+
+
+def look_inside(ctx: Context, host: Host, ask: Callable[[Worker], T]) -> T:
+    """What `ask` gives, which only the container that a run's processes are in can tell: the
+    worker that is asked first names it.
+    """
+    container: str | None = None
+    for _ in range(_MOST_MOVES):
+        try:
+            connect = functools.partial(ctx.connect, host, container=container)
+            return look(ctx.report, connect, ask)
+        except RunnerError as error:
+            named = suffix_elsewhere(host, error.told) if error.code == "elsewhere" else None
+            if named is None or named == container:
+                raise
+            container = named
+    raise WorkerError(f"{host.name}: its workers send us round and round")
 
 
 def act(

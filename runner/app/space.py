@@ -35,7 +35,7 @@ from runner.model import Host
 from runner.show.units import plural, size
 from runner.wire import is_number
 
-SHARED = ("contents", "bundles", "home", "leftovers")
+SHARED = ("contents", "bundles", "packages", "home", "leftovers")
 Ask = Callable[[str], str]
 
 

@@ -25,7 +25,7 @@ def stack(ctx: Context, ref: RunRef) -> StackReport:
         return worker.call("stack", run=ref.id)[0]
 
     try:
-        reply = retrying.look(ctx.report, lambda: ctx.connect(host), ask)
+        reply = retrying.look_inside(ctx, host, ask)
     finally:
         ctx.report.done()
     rows = reply.get("ranks")

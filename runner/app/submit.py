@@ -25,7 +25,7 @@ from runner.app.asked import (
     resolve_request,
     sent_text,
 )
-from runner.app.context import Context, check_image, queue_text, read_status, seen
+from runner.app.context import Context, queue_text, read_status, seen, worker_of
 from runner.app.results import Report
 from runner.code import tree
 from runner.endpoint import Worker
@@ -91,7 +91,7 @@ def submit(
     host = asked.host
     after = _find_after(ctx, request, host)
     # the connection is made while the folder is read; nothing is asked over it yet
-    with ctx.connect(host) as worker:
+    with ctx.connect(host, image=_image_of(request, host)) as worker:
         snapshot = tree.read_snapshot(ctx.project.root, limit_bytes=ctx.project.code_limit_bytes)
         check_snapshot(ctx, request, asked.plan, snapshot)
         words = intent_words(request)
@@ -108,7 +108,7 @@ def submit(
         with Held() as held:
             try:
                 code = _Code(ctx, host, snapshot, order)
-                _hand_over(ctx, worker, code, order, held)
+                _hand_over(ctx, worker, code, order, held, _image_of(request, host))
             except BaseException as error:
                 _leave(intent, order, error, held)
                 raise
@@ -117,6 +117,13 @@ def submit(
             intent.close()
         code.remember(order)
     return order.ids
+
+
+def _image_of(request: SubmitRequest, host: Host) -> str | None:
+    """The image whose worker is asked first: without a word that of the host."""
+    if host.runtime == "local":
+        return None
+    return request.images[0] if request.images else host.image
 
 
 class _Code:
@@ -262,7 +269,9 @@ def _ask(ctx: Context, host: Host, ids: list[str]) -> int:
         return len([seen(ctx, worker, row, ids) for row in rows])
 
 
-def _hand_over(ctx: Context, worker: Worker, code: _Code, order: _Order, held: Held) -> None:
+def _hand_over(
+    ctx: Context, worker: Worker, code: _Code, order: _Order, held: Held, image: str | None
+) -> None:
     """Send until the worker has answered for all; a lost link is made again, with the same ids."""
     host = worker.host
     unsure = OutcomeUnknown(
@@ -272,7 +281,7 @@ def _hand_over(ctx: Context, worker: Worker, code: _Code, order: _Order, held: H
     try:
         retrying.act(
             ctx.report,
-            lambda: ctx.connect(host),
+            lambda: ctx.connect(host, image=image),
             lambda link: _send(ctx, link, code, order, held),
             unsure,
             first=worker,
@@ -307,8 +316,20 @@ def _explained(error: RunnerError, host: Host, order: _Order) -> RunnerError:
 
 
 def _send(ctx: Context, worker: Worker, code: _Code, order: _Order, held: Held) -> None:
-    for image in {spec.get("image") for spec in order.specs}:
-        check_image(worker, image)
+    with contextlib.ExitStack() as opened:
+        # all that are needed are there before anything is sent to one of them
+        workers = {
+            image: opened.enter_context(worker_of(ctx, worker, image))
+            for image in dict.fromkeys(spec.get("image") for spec in order.missing)
+        }
+        _send_to(ctx, workers, code, order, held)
+
+
+def _send_to(
+    ctx: Context, workers: Mapping[Any, Worker], code: _Code, order: _Order, held: Held
+) -> None:
+    """To the worker of each run's image; all of them have the same workspace, and its contents."""
+    worker = workers[order.missing[0].get("image")]
     offer = code.offer_to(worker)
     ctx.report.step("sending the code")
     # over a link that was lost it may have been handed over: a worker that asks proves nothing then
@@ -331,9 +352,11 @@ def _send(ctx: Context, worker: Worker, code: _Code, order: _Order, held: Held) 
             held.withdraw()
         raise
     order.accepted[str(first["id"])] = accepted
-    for accepted in send.submit_more(worker, others, secrets=order.secrets):
-        order.accepted[str(accepted.run["id"])] = accepted
-        ctx.report.step(f"{order.id}  {len(order.accepted)} of {len(order.specs)} runs")
+    for image, there in workers.items():
+        more = [spec for spec in others if spec.get("image") == image]
+        for accepted in send.submit_more(there, more, secrets=order.secrets):
+            order.accepted[str(accepted.run["id"])] = accepted
+            ctx.report.step(f"{order.id}  {len(order.accepted)} of {len(order.specs)} runs")
     if len(order.specs) == 1:
         _remember(ctx, worker, accepted.run)
 

@@ -54,5 +54,6 @@ def _ask(ctx: Context, worker: Worker) -> WorkerVersion:
         "launchers": reply.get("live"),
         "gpus": reply.get("gpus"),
         "workspace": reply.get("workspace"),
+        "at_boot": reply.get("at_boot"),
     }
     return WorkerVersion(worker.host.name, contact_of(ctx, worker), facts)

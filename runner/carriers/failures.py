@@ -34,15 +34,17 @@ class Refused(Dropped):
     may_last = True
 
 
+class NoContainer(ProvisionError):
+    """There is no such worker: its container is not there, or does not run."""
+
+
 def docker_failure(name: str, said: str) -> ProvisionError | None:
     """The error behind what the docker command said on stderr; None when it is something else.
 
     name: the host's. Advice is made of the operator's own words alone.
     """
     if _NO_CONTAINER.search(said):
-        return ProvisionError(
-            f"{name}: there is no worker there yet", f"runner provision host={name}"
-        )
+        return NoContainer(f"{name}: there is no worker there yet", f"runner provision host={name}")
     if _NO_RIGHT.search(said):
         return ProvisionError(
             f"{name}: this account may not use Docker there; its keeper can allow it",

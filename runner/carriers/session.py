@@ -23,6 +23,8 @@ from runner.errors import HostError, TimedOut, Unreachable
 
 _END_S = 1.0
 """What is still in the pipes of a command that has ended; a child it left behind may hold them."""
+_MOST_KEPT = 16 << 20
+"""Bytes of a command's output, the last ones: a host may answer without an end."""
 _FRAME = (
     'm=$1; shift; printf %s "$m"; printf %s "$m" >&2; "$@"; s=$?; printf %s "$m$s" >&2; exit $s'
 )
@@ -59,6 +61,8 @@ class Collector:
             self.seen = True
             self._before[:] = before
         self.data += piece
+        if len(self.data) > 2 * _MOST_KEPT:
+            del self.data[:-_MOST_KEPT]
         if self._on_line is not None:
             *lines, rest = (bytes(self._line) + piece).split(b"\n")
             self._line[:] = rest

@@ -125,16 +125,24 @@ def host_remove(name: str, as_json: bool, colour: str) -> None:
 @click.command()
 @click.argument("words", metavar="host=H [image=I]", nargs=-1)
 @click.option("--rebuild", is_flag=True, help="Build the image anew, from its base.")
+@click.option(
+    "--at-boot/--no-at-boot",
+    default=None,
+    help="Of a venv: have cron or systemd start the worker at boot, or no more.",
+)
 @output_options
-def provision(words: Sequence[str], rebuild: bool, as_json: bool, colour: str) -> None:
+def provision(
+    words: Sequence[str], rebuild: bool, at_boot: bool | None, as_json: bool, colour: str
+) -> None:
     """Make the worker on a host: image, container, workspace.
 
-    It says what it will make, makes it and tries it. Repeating it is safe; while runs live there
-    it refuses.
+    It says what it will make, makes it and tries it. Repeating it is safe. Runs that live there go
+    on in the container they are in; what is submitted from then on goes to the new one.
 
     \b
-    Example:
+    Examples:
       runner provision host=gpu1
+      runner provision host=gpu1 image=torch-2.4
     """
     keys = read_keys(words, "host", "image")
     if "host" not in keys:
@@ -142,7 +150,8 @@ def provision(words: Sequence[str], rebuild: bool, as_json: bool, colour: str) -
     from runner.app.provision import provision as make_worker
 
     out = open_output(as_json, colour)
-    out.provisioned(make_worker(open_project(out), keys["host"], keys.get("image"), rebuild))
+    ctx = open_project(out)
+    out.provisioned(make_worker(ctx, keys["host"], keys.get("image"), rebuild, at_boot))
 
 
 @click.command()
@@ -181,6 +190,33 @@ def _drain(command: str, words: Sequence[str], as_json: bool, colour: str) -> No
         out.document(tables.drained_document(found))
     else:
         out.lines([tables.drained_line(found)])
+
+
+@click.command()
+@click.argument("words", metavar="host=H [image=I]", nargs=-1)
+@click.option("--purge", is_flag=True, help="Also workspace, runs, images: all that was made.")
+@click.option("--yes", is_flag=True, help="Ask nobody before runs and images go.")
+@output_options
+def down(words: Sequence[str], purge: bool, yes: bool, as_json: bool, colour: str) -> None:
+    """Take the workers of a host away, or the one of an image.
+
+    Runs, checkpoints and images stay for the next provision; with --purge the host is as it was
+    before. While runs live there it refuses.
+
+    \b
+    Examples:
+      runner down host=gpu1
+      runner down host=gpu1 --purge
+    """
+    keys = read_keys(words, "host", "image")
+    if "host" not in keys:
+        raise SpecError("down needs host=H", "runner host list")
+    from runner.app.down import down as take_down
+
+    out = open_output(as_json, colour)
+    ask = None if as_json else asker()
+    ctx = open_project(out)
+    out.taken_down(take_down(ctx, keys["host"], keys.get("image"), purge=purge, yes=yes, ask=ask))
 
 
 @click.command()

@@ -14,11 +14,12 @@ from runner.commands.invocation import (
     ending_status,
     open_output,
     open_project,
+    read_keys,
     report_endings,
     wait_for,
 )
 from runner.errors import SpecError
-from runner.usage import output_options
+from runner.usage import Commands, output_options
 
 
 @click.command()
@@ -96,6 +97,40 @@ def _is_project_file(word: str) -> bool:
         return (find_project(Path.cwd()).root / word).is_file()
     except OSError:  # too long for a name
         return False
+
+
+@click.group(cls=Commands)
+def job() -> None:
+    """Make jobs of scripts of your own."""
+
+
+@job.command("add")
+@click.argument("script")
+@click.argument("words", metavar="[name=N]", nargs=-1)
+@click.option("--replace", is_flag=True, help="Write agents/NAME.toml anew where it is there.")
+@output_options
+def job_add(script: str, words: Sequence[str], replace: bool, as_json: bool, colour: str) -> None:
+    """Make a job of a training script, which is read and not run.
+
+    Options of argparse, tyro and dataclasses become parameters with their defaults, imports become
+    [setup] requirements; what could not be read is said. Writes agents/NAME.toml.
+
+    \b
+    Examples:
+      runner job add train.py
+      runner job add scripts/dqn.py name=dqn-mine
+    """
+    from runner.app.job_add import add_job
+
+    out = open_output(as_json, colour)
+    name = read_keys(words, "name").get("name")
+    added = add_job(Path.cwd(), script, name, replace=replace)
+    for text in added.warnings:
+        out.warn(text)
+    for text in added.notes:
+        out.report.note(text)
+    out.made([added.file], job=added.job.name, file=added.file, submit=added.line)
+    out.report.note(f"run it:\n  {added.line}")
 
 
 @click.command()

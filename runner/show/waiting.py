@@ -29,6 +29,7 @@ def why_waiting(run: RunOnHost, facts: WhyFacts, clock: float) -> Reason:
         "drained": _drained,
         "disk": _disk,
         "pause": _pause,
+        "no-worker": _no_worker,
     }.get(kind)
     if make is not None:
         return make(run, waits, facts, clock)
@@ -101,6 +102,13 @@ def _stranger(row: Mapping[str, Any], clock: float) -> str:
     text += f" ({', '.join(marks)})" if marks else ""
     since: Any = row.get("since_at")
     return text + (f" since {moment(since, clock)}" if is_number(since) else "")
+
+
+def _no_worker(run: RunOnHost, waits: Mapping[str, Any], facts: WhyFacts, clock: float) -> Reason:
+    image = str(waits.get("image") or "-")
+    text = f"waits for a worker of image {said(image)}, which {run.host} has not"
+    words = ["provision", f"host={run.host}", f"image={image}"]
+    return Reason("no-worker", text, advice=advise("", *words, names=[image]))
 
 
 def _slot(run: RunOnHost, waits: Mapping[str, Any], facts: WhyFacts, clock: float) -> Reason:

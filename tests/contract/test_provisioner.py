@@ -13,7 +13,7 @@ from runner.carriers import open_session
 from runner.errors import ProvisionError, SpecError
 from runner.host_facts import HostFacts
 from runner.model import Host, ImagePin
-from runner.provisioner import Provisioner, read_facts
+from runner.provisioner import Overtaken, Provisioner, read_facts
 
 PIN = ImagePin("cpu", "base:1", "2.13.0", "none", "0", ())
 WORKS = """#!/bin/sh
@@ -22,6 +22,7 @@ case "$1 $2" in
     "info --format") echo '{"DockerRootDir": "/d", "Runtimes": {"nvidia": {}}}' ;;
     "image inspect") [ "$5" = base:1 ] && echo '{"Id": "sha256:0", "RepoDigests": []}' ;;
     "image ls") echo "cpu-1 sha256:1" ;;
+    "ps -aq") ;;
     "container inspect") echo "no such container" >&2; exit 1 ;;
     *) echo "unexpected: $*" >&2; exit 9 ;;
 esac
@@ -46,6 +47,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "mv",
         "chown",
         "find",
+        "grep",
+        "ls",
+        "readlink",
+        "rm",
+        "rmdir",
+        "stat",
     ):
         found = next(p for p in map(Path, ("/usr/bin", "/bin")) if (p / tool).exists())
         (home / "bin" / tool).symlink_to(found / tool)
@@ -74,7 +81,7 @@ def test_a_machine_with_docker(home: Path) -> None:
     assert read.workspace_marks == frozenset() and (read.free_bytes or 0) > 0
     assert read.docker_version == "28.2.2" and read.has_nvidia_runtime
     assert read.base_id == "sha256:0" and read.images == {"cpu-1": "sha256:1"}
-    assert read.container is None and not read.has_nvidia_smi
+    assert read.containers == () and not read.has_nvidia_smi
 
 
 def test_a_machine_without_docker_and_one_that_refuses(home: Path) -> None:
@@ -129,9 +136,12 @@ def test_folders_are_made_for_the_owner_alone(home: Path) -> None:
         facts = maker.read()
         plan = maker.plan(facts, rebuild=False)
         maker.write_folders(facts, plan)
-        maker.write_folders(facts, plan)
-    record = Path(plan.state_folder) / "worker.json"
-    for path in (home / "runner", Path(plan.leases), Path(plan.state_folder)):
+        with pytest.raises(Overtaken):
+            maker.write_folders(facts, plan)
+        assert maker.plan(maker.read(), rebuild=False).generation == plan.generation + 1
+    folders = (plan.folders.leases, plan.folders.keys, plan.folders.state)
+    record = Path(plan.folders.state) / "worker.json"
+    for path in map(Path, (f"{home}/runner", *folders)):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert stat.S_IMODE(record.stat().st_mode) == 0o600
     assert facts_of().worker == plan.worker
@@ -144,7 +154,31 @@ def test_docker_words_stand_in_the_error(home: Path) -> None:
         maker = Provisioner(session, host, PIN, {})
         with pytest.raises(ProvisionError, match="could not fetch base image base:1") as caught:
             maker.pull(lambda line: None)
-        assert caught.value.advice == ("unexpected: pull base:1",)
+    assert caught.value.advice[0] == "unexpected: pull base:1"
+    assert caught.value.advice[-1].strip() == "docker save base:1"
+    assert not (home / ".local/state/runner/made").read_text().count("base")
+
+
+@pytest.mark.parametrize(
+    "said", ["error setting rlimit type 8: operation not permitted", "setrlimit `RLIMIT_MEMLOCK`: "
+             "Operation not permitted"]
+)  # fmt: skip
+def test_limits_the_engine_may_not_raise_are_left_out(home: Path, said: str) -> None:
+    place(home, "said", said)
+    run = """    "run --env-file=/dev/stdin")
+        cat > /dev/null
+        echo "$*" >> "$HOME/ran"
+        case "$*" in *memlock*) cat "$HOME/bin/said" >&2; exit 126 ;; esac ;;
+"""
+    place(home, "docker", WORKS.replace('    *) echo "unexpected', run + '    *) echo "unexpected'))
+    host = Host("box", ssh="local")
+    with open_session(host) as session:
+        maker = Provisioner(session, host, PIN, {})
+        facts = maker.read()
+        maker.start(maker.plan(facts, rebuild=False))
+    first, second = (home / "ran").read_text().splitlines()
+    assert second == first.replace("--ulimit=memlock=-1 --ulimit=stack=67108864 ", "")
+    assert first != second and "--cap-drop=ALL" in second
 
 
 def test_a_variable_docker_cannot_pass_on_is_refused(home: Path) -> None:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import paths
 import processes
+import sockets
 
 from runner.app import cancel as cancel_use
 from runner.app import context, pull, runs, status, submit, tail, wait
@@ -237,6 +239,8 @@ class LocalWorker:
                 except ProcessLookupError:
                     pass
             time.sleep(0.02)
+        for folder in sockets.folders(paths.Workspace(str(self.workspace))):
+            shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self.root, ignore_errors=True)
 
 

@@ -24,12 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from runner.model import Host
-from runner.placement import worker_key
+from runner.placement import container_suffix
 from tests.rig.hosts import RigHost
 from tests.rig.operator import Operator
 
 STAND_IN = """#!/bin/sh
-# exec -i CONTAINER PROGRAM…
+# exec -i CONTAINER PROGRAM…; ps: no other container is there
+[ "$1" = exec ] || exit 0
 name=$3
 shift 3
 cd {folder} || exit 1
@@ -62,7 +63,7 @@ class ManyHosts:
 
     def container(self, name: str) -> str:
         """The name of a host's container."""
-        return f"runner-{self.uid}-{worker_key(Host(name, workspace=workspace(name)))}"
+        return f"runner-{self.uid}-{container_suffix(Host(name, workspace=workspace(name)))}"
 
     def workspace(self, name: str) -> Path:
         """A host's workspace, seen from here."""

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import shutil
 import sys
 import time
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from runner.app.context import open_context
-from runner.app.provision import provision
-from runner.app.reports import ProvisionReport
 from runner.endpoint import Worker
-from runner.errors import Conflict, ProvisionError, SpecError, Unreachable
-from runner.inventory import read_hosts
-from runner.model import Host
+from runner.errors import ProvisionError, SpecError, Unreachable
 from tests.helpers.become import become
-from tests.helpers.local_worker import Heard
+from tests.helpers.desk import PIN, Desk
 from tests.helpers.wait import wait_for
 from tests.rig.engine import RigEngine
 from tests.rig.gpus import FakeGpus
@@ -26,57 +20,22 @@ from tests.rig.hosts import RigHost
 from tests.rig.operator import Operator
 from tests.rig.rig import Rig
 
-IMAGES = """
-[cpu]
-base = "runner-rig/base:cpu"
-torch = "2.13.0"
-cuda = "none"
-driver_min = "525.60.13"
-"""
-
-
-class Desk:
-    """The operator with a project whose host `gpu1` is the rig's, behind its jump."""
-
-    def __init__(self, operator: Operator, docker: RigEngine) -> None:
-        self.operator = operator
-        self.docker = docker
-        self.heard = Heard()
-        (operator.project / "images.toml").write_text(IMAGES)
-        self.write()
-
-    def write(self, name: str = "gpu1", text: str = 'ssh = "rig-gpu"\n', more: str = "") -> None:
-        folder = self.operator.project / "hosts"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{name}.toml").write_text(f'{text}image = "cpu"\n{more}')
-
-    def host(self, name: str = "gpu1") -> Host:
-        return read_hosts(open_context(self.heard, self.operator.project).project)[name]
-
-    def provision(self, host: str = "gpu1", **options: object) -> ProvisionReport:
-        self.heard.notes.clear()
-        context = open_context(self.heard, self.operator.project)
-        given = {"image": None, "rebuild": False, **options}
-        return provision(context, host, **given)  # type: ignore[arg-type]
-
-    def inspect(self, name: str) -> dict[str, object]:
-        found: list[dict[str, object]] = json.loads(self.docker.docker("inspect", name).stdout)
-        return found[0]
-
-    def inside(self, name: str, *argv: str) -> str:
-        return self.docker.docker("exec", name, *argv).stdout
-
 
 @pytest.fixture
 def desk(
     operator: Operator, jump_host: RigHost, docker: RigEngine, monkeypatch: pytest.MonkeyPatch
-) -> Desk:
+) -> Iterator[Desk]:
     become(operator, monkeypatch)
-    docker.remove_containers()
-    return Desk(operator, docker)
+    desk = Desk(operator, docker)
+    desk.clear(jump_host)
+    yield desk
+    desk.clear(jump_host)
 
 
-def test_a_worker_is_made_and_then_found_as_it_is(desk: Desk, rig: Rig) -> None:
+def test_a_worker_is_made_then_found_as_it_is_and_mended(desk: Desk, rig: Rig) -> None:
+    base = desk.docker.base_image
+    desk.docker.docker("run", "-d", "--name", "theirs", base, "sleep", "600")
+    theirs = desk.inspect("theirs")["Id"]
     made = desk.provision()
     assert made.changed and made.torch.startswith("2.13.0") and made.gpus == 0
     assert made.container.startswith(f"runner-{rig.gpu.spec.uid}-")
@@ -85,17 +44,60 @@ def test_a_worker_is_made_and_then_found_as_it_is(desk: Desk, rig: Rig) -> None:
     assert f"container {made.container}, ~/runner" in desk.heard.text
     assert "will not: use sudo, open a port, change sshd or your keys there" in desk.heard.text
     before = desk.inspect(made.container)
-    again = desk.provision()
-    assert again == dataclasses.replace(made, changed=False, seconds=again.seconds)
+
+    # a second project with the same workspace shares it
+    desk.write("other", 'ssh = "rig-gpu"\n')
+    again = desk.provision("other")
+    assert not again.changed and (again.worker, again.generation) == (made.worker, 1)
+    assert {"look", "up", "probe"} <= set(again.steps) and "start" not in again.steps
     assert desk.inspect(made.container)["Id"] == before["Id"]
     assert "will make" not in desk.heard.text
     with Worker(desk.host()) as worker:
         reply, _ = worker.call("info")
         assert reply["up"] and worker.hello["worker"] == made.worker
 
+    desk.docker.docker("kill", made.container)
+    third = desk.provision()
+    assert third.changed and third.worker == made.worker and third.image == made.image
 
-def test_the_worker_has_no_rights_and_shows_nothing(desk: Desk, rig: Rig) -> None:
-    desk.write(more='[env]\nGREETING = "a b\'c"\n')
+    # one that has the name and is not ours is never touched
+    desk.docker.docker("rm", "-f", made.container)
+    desk.docker.docker("run", "-d", "--name", made.container, base, "sleep", "600")
+    foreign = desk.inspect(made.container)["Id"]
+    with pytest.raises(ProvisionError, match="not the runner's") as caught:
+        desk.provision()
+    assert caught.value.status == 4
+    assert desk.containers() == {"theirs": "running", made.container: "running"}
+    assert (desk.inspect("theirs")["Id"], desk.inspect(made.container)["Id"]) == (theirs, foreign)
+
+
+EATS = "x = []\nwhile True: x.append(bytearray(b'1') * (16 << 20)); print(len(x), flush=True)"
+SEES = """
+import os, socket
+print(sorted(os.listdir(os.environ["RUNNER_DATA"])), open("/data/atari/pong").read())
+for what in ("write", "reach"):
+    try:
+        if what == "write":
+            open("/data/atari/x", "w")
+        else:
+            socket.create_connection(("198.18.3.2", 22), 3)
+        print("could", what)
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+def test_the_worker_has_no_rights_and_what_its_file_says(desk: Desk, rig: Rig) -> None:
+    data = rig.gpu.home / "sets"
+    shutil.rmtree(data, ignore_errors=True)
+    (data / "atari").mkdir(parents=True)
+    (data / "atari" / "pong").write_text("ping")
+    (data / "state").symlink_to(rig.gpu.home / ".local")
+    (data / "keys").symlink_to(rig.gpu.home / ".ssh")
+    (data / "run").symlink_to("/run")
+    told = f'[data]\natari = "{data}/atari"\n[env]\nGREETING = "a b\'c"\n'
+    limits = 'network = "none"\n[limits]\nmemory = "700m"\nshm = "256m"\n'
+    desk.write(more=limits + told)
     name = desk.provision().container
     status = desk.inside(name, "cat", "/proc/self/status").splitlines()
     fields = dict(line.split(":\t", 1) for line in status if ":\t" in line)
@@ -104,11 +106,18 @@ def test_the_worker_has_no_rights_and_shows_nothing(desk: Desk, rig: Rig) -> Non
     assert fields["Uid"].split()[0] == str(rig.gpu.spec.uid)
     body = desk.inspect(name)
     settings = body["HostConfig"]
-    assert isinstance(settings, dict)
     assert settings["ReadonlyRootfs"] is True and not settings["PortBindings"]
     assert settings["RestartPolicy"]["Name"] == "always" and not settings["Privileged"]
-    assert settings["ShmSize"] == 8 * 10**9
-    assert "docker.sock" not in json.dumps(body["Mounts"])
+    assert (settings["ShmSize"], settings["Memory"]) == (256 * 10**6, 700 * 10**6)
+    assert settings["NetworkMode"] == "none" and body["Config"]["StopTimeout"] == 120
+    mounts = {row["Destination"]: row["RW"] for row in body["Mounts"]}
+    assert mounts == {
+        "/workspace": True,
+        "/leases": True,
+        "/etc/runner/keys": False,
+        "/etc/runner/worker": False,
+        "/data/atari": False,
+    }
     refused = desk.docker.docker("exec", name, "touch", "/etc/runner/worker/x", "/x", check=False)
     assert refused.stderr.count("Read-only file system") == 2
     assert desk.inside(name, "printenv", "GREETING") == "a b'c\n"
@@ -117,63 +126,94 @@ def test_the_worker_has_no_rights_and_shows_nothing(desk: Desk, rig: Rig) -> Non
     owners = {path.lstat().st_uid for path in [workspace, *workspace.rglob("*")]}
     assert owners == {rig.gpu.spec.uid}
 
+    # a job that takes more memory than there is ends, and nobody beside it
+    (stays,) = desk.submit("--", "bash", "-c", "while [ ! -e /workspace/.go ]; do sleep 0.1; done")
+    desk.until(stays, "running")
+    (sees,) = desk.submit("--", "python3", "-c", SEES)
+    (eats,) = desk.submit("--", "python3", "-c", EATS)
+    assert desk.outcomes([sees, eats]) == ["done", "failed"]
+    said = desk.log(sees).splitlines()
+    assert said == ["['atari'] ping", "Read-only file system", "Network is unreachable"]
+    cause = desk.status(eats).status.cause or {}
+    assert cause["kind"] == "oom", cause
+    assert desk.status(stays).status.attempt == 1
+    (workspace / ".go").touch()
+    assert desk.outcomes([stays]) == ["done"]
 
-def test_broken_off_in_the_build_it_is_made_by_the_next_try(desk: Desk) -> None:
-    desk.docker.reset()
-    first = desk.operator.popen([sys.executable, "-m", "runner", "provision", "host=gpu1"])
-    wait_for(lambda: len(desk.docker.docker("images", "-aq").stdout.split()) > 2, 60, "the build")
-    first.kill()
-    first.wait()
+    # in the machine's own network nothing of ours listens where others could reach it
+    before = listeners(rig.gpu)
+    desk.write(more='network = "host"\n')
     assert desk.provision().changed
-    assert not desk.provision().changed
+    assert desk.inspect(name)["HostConfig"]["NetworkMode"] == "host"
+    assert listeners(rig.gpu) == before
 
-
-def test_a_half_made_container_is_replaced(desk: Desk) -> None:
-    made = desk.provision()
-    desk.docker.docker("kill", made.container)
-    again = desk.provision()
-    assert again.changed and again.worker == made.worker
-    desk.docker.docker("rm", "-f", made.container)
-    third = desk.provision()
-    assert third.changed and third.worker == made.worker and third.image == made.image
-
-
-def test_containers_of_others_are_left_alone(desk: Desk, rig: Rig) -> None:
-    base = desk.docker.base_image
-    desk.docker.docker("run", "-d", "--name", "theirs", base, "sleep", "600")
-    name = desk.provision().container
-    desk.docker.docker("rm", "-f", name)
-    desk.docker.docker("run", "-d", "--name", name, base, "sleep", "600")
-    before = [desk.inspect(each) for each in ("theirs", name)]
-    with pytest.raises(ProvisionError, match="not the runner's") as caught:
-        desk.provision()
-    assert caught.value.status == 4
-    after = [desk.inspect(each) for each in ("theirs", name)]
-    assert [each["Id"] for each in before] == [each["Id"] for each in after]
-    assert all(each["State"]["Running"] for each in after)  # type: ignore[index]
-
-
-def test_while_runs_live_nothing_is_changed(desk: Desk, rig: Rig) -> None:
-    made = desk.provision()
-    desk.inside(
-        made.container,
-        "sh",
-        "-c",
-        "mkdir -p /workspace/runs/live && "
-        'echo \'{"format":1,"id":"live","state":"running"}\' > /workspace/runs/live/state.json',
-    )
-    try:
-        assert not desk.provision().changed
-        desk.write(more="slots = 3\n")
-        before = desk.inspect(made.container)["Id"]
-        with pytest.raises(Conflict, match=r"runs live there \(live\)") as caught:
+    for path, why in {
+        f"{data}/state": "leads to .*the runner's own state would be seen",
+        str(rig.gpu.home): "own state would be seen",
+        f"{data}/keys": "leads to .*: it lies in .ssh",
+        f"{workspace}/runs": "it lies in the workspace",
+        f"{data}/run": "leads to /run: the Docker socket would be seen",
+        f"{data}/gone": "is no folder there",
+    }.items():
+        desk.write(more=f'[data]\nset = "{path}"\n')
+        with pytest.raises(ProvisionError, match=why):
             desk.provision()
-        assert caught.value.status == 7 and desk.inspect(made.container)["Id"] == before
-    finally:
-        desk.inside(made.container, "rm", "-r", "/workspace/runs/live")
-    assert desk.provision().changed
-    record = desk.inside(made.container, "cat", "/etc/runner/worker/worker.json")
-    assert json.loads(record)["slots"] == 3
+
+
+def listeners(host: RigHost) -> set[str]:
+    """Addresses of the host that others could reach and where somebody listens."""
+    rows: set[str] = set()
+    for name in ("tcp", "tcp6"):
+        text = host.run(["cat", f"/proc/net/{name}"]).stdout
+        found = [line.split() for line in text.splitlines()[1:]]
+        rows |= {row[1] for row in found if row[3] == "0A"}
+    return {row for row in rows if not row.startswith(("0100007F", "0" * 24 + "01000000"))}
+
+
+def test_cut_anywhere_and_two_at_once_it_ends_well_and_runs_are_not_disturbed(
+    desk: Desk, rig: Rig
+) -> None:
+    argv = [sys.executable, "-m", "runner", "provision", "host=gpu1"]
+    both = [desk.operator.popen(argv) for _ in range(2)]
+    assert [each.wait(180) for each in both] == [0, 0]
+    (name,) = desk.containers()
+    (live,) = desk.submit("--", "bash", "-c", "while [ ! -e /workspace/.go ]; do sleep 0.1; done")
+    desk.until(live, "running")
+    place = name
+
+    def pid() -> str:
+        return desk.pid_of(place, "while [")
+
+    before = pid()
+    cuts: list[tuple[list[str], str, Callable[[], bool]]] = [
+        (["--rebuild"], "", lambda: len(building(desk)) > 0),
+        ([], "slots = 3\n", lambda: any("-old-" in each for each in desk.containers())),
+    ]
+    for words, more, is_there in cuts:
+        desk.write(more=more)
+        first = desk.operator.popen([*argv, *words])
+        wait_for(is_there, 90, f"the moment to cut {words}")
+        first.kill()
+        first.wait()
+        place = next((each for each in desk.containers() if "-old-" in each), place)
+        assert pid() == before
+    done = desk.provision()
+    assert not desk.provision().changed
+    assert pid() == before and desk.status(live).status.attempt == 1
+    wait_for(lambda: not building(desk), 90, "the build that was cut to end there")
+    assert set(desk.containers()) == {name, place} and "-old-" in place
+    assert (
+        done.container == name
+        and desk.inspect(name)["HostConfig"]["RestartPolicy"]["Name"] == "always"
+    )
+    (rig.gpu.home / "runner" / ".go").touch()
+    assert desk.outcomes([live]) == ["done"]
+    desk.until_ended(place)
+
+
+def building(desk: Desk) -> list[str]:
+    """Containers a build runs in."""
+    return [each for each in desk.containers() if not each.startswith("runner-")]
 
 
 def test_gpus_are_given_to_the_container(desk: Desk, fake_gpus: FakeGpus) -> None:
@@ -225,22 +265,10 @@ def test_an_unknown_image_is_refused_before_anyone_is_asked(desk: Desk, rig: Rig
 
 
 def test_a_base_that_cannot_be_had_is_told(desk: Desk) -> None:
-    text = IMAGES + IMAGES.replace("[cpu]", "[gone]").replace(
-        "runner-rig/base:cpu", "127.0.0.1:9/x"
-    )
-    (desk.operator.project / "images.toml").write_text(text)
+    with (desk.operator.project / "images.toml").open("a") as pins:
+        pins.write(PIN.format(name="gone", base="127.0.0.1:9/x"))
     began = time.monotonic()
-    with pytest.raises(ProvisionError, match="could not fetch base image"):
+    with pytest.raises(ProvisionError, match="could not fetch base image") as caught:
         desk.provision(image="gone")
     assert time.monotonic() - began < 60
-
-
-def test_two_projects_with_one_workspace_share_the_worker(desk: Desk, tmp_path: Path) -> None:
-    made = desk.provision()
-    desk.write("other", 'ssh = "rig-gpu"\n')
-    same = desk.provision("other")
-    assert (same.changed, same.worker) == (False, made.worker)
-    desk.write("third", 'ssh = "rig-gpu"\nworkspace = "~/third"\n')
-    third = desk.provision("third")
-    assert third.container != made.container and third.worker != made.worker
-    assert not desk.provision().changed
+    assert caught.value.advice[-1] == "  docker save 127.0.0.1:9/x | ssh rig-gpu docker load"

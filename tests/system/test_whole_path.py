@@ -19,6 +19,7 @@ import pytest
 
 from tests.helpers.pinned import pin_base
 from tests.helpers.wait import wait_for
+from tests.helpers.wheels import make_wheel
 from tests.rig.engine import RigEngine
 from tests.rig.gpus import FakeGpus
 from tests.rig.hosts import RigHost
@@ -28,6 +29,13 @@ HOST = """ssh = "{alias}"
 image = "cpu"
 workspace = "~/whole-path"
 slots = 3
+"""
+OWN = """import argparse, sys
+import small, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int, default=1)
+where = "overlays" not in torch.__file__
+print(parser.parse_args().seed, small.VERSION, where, sys.executable)
 """
 HOLD = (
     "import hold_gpu, time; hold_gpu.hold(2000); print('held', flush=True); time.sleep({seconds})"
@@ -104,6 +112,23 @@ def test_argv_typed_is_argv_run(gpu1: Operator) -> None:
         gpu1, "submit", "host=gpu1", "--wait", "--", "python3", "-c", program, *words
     ).strip()
     assert run(gpu1, "tail", run_id).strip() == ascii(words)
+
+
+def test_a_script_of_ones_own_with_packages_of_its_own(gpu1: Operator) -> None:
+    """Flags, an overlay in the container, from wheels that travel with the code."""
+    (gpu1.project / "wheels").mkdir()
+    make_wheel(gpu1.project / "wheels", "small", "1.0")
+    (gpu1.project / "own.py").write_text(OWN)
+    assert run(gpu1, "job", "add", "own.py") == "agents/own.toml\n"
+    job = gpu1.project / "agents" / "own.toml"
+    job.write_text(job.read_text().replace("requirements = []", 'requirements = ["small"]'))
+    words = ("env.PIP_NO_INDEX=1", "env.PIP_FIND_LINKS=wheels", "seed=1..2", "--wait")
+    first, second = run(gpu1, "submit", "host=gpu1", "job=own", *words).split()
+    lines = run(gpu1, "tail", first).splitlines() + run(gpu1, "tail", second).splitlines()
+    said = [line for line in lines if not line.startswith("runner: ")]
+    where = "/workspace/.runner/overlays/"
+    assert [line.split(where)[0] for line in said] == ["1 1.0 True ", "2 1.0 True "]
+    assert len([line for line in lines if line == "runner: installing 1 package: small"]) == 1
 
 
 def test_pull_again_brings_nothing_and_keeps_what_people_wrote(gpu1: Operator) -> None:

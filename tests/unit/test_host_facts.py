@@ -9,6 +9,21 @@ import pytest
 from runner.host_facts import Card, HostFacts, parse_cards, parse_facts
 
 CUT = "runner-0123"
+KEY = "74cc6138"
+OURS = f"runner-1000-{KEY}"
+
+
+def container(name: str, **more: object) -> str:
+    body = {
+        "Id": f"id-of-{name}",
+        "Name": f"/{name}",
+        "Image": "sha256:1",
+        "RestartCount": 2,
+        "State": {"Status": "running"},
+        "Config": {"Labels": {"a": "b"}},
+        **more,
+    }
+    return json.dumps(body) + "\n"
 
 
 def answer(**sections: str) -> str:
@@ -27,7 +42,7 @@ def answer(**sections: str) -> str:
 
 def facts(**sections: str) -> HostFacts:
     return parse_facts(
-        answer(**{key.replace("_", "-"): text for key, text in sections.items()}), CUT
+        answer(**{key.replace("_", "-"): text for key, text in sections.items()}), CUT, KEY
     )
 
 
@@ -42,7 +57,7 @@ def test_a_plain_host() -> None:
 def test_an_answer_that_breaks_off_is_none() -> None:
     for text in ("", answer().rsplit(f"\n{CUT} end", 1)[0], answer(account="x\n")):
         with pytest.raises(ValueError, match="breaks off"):
-            parse_facts(text, CUT)
+            parse_facts(text, CUT, KEY)
 
 
 def test_docker_that_works_and_docker_that_does_not() -> None:
@@ -67,32 +82,48 @@ def test_whether_docker_can_give_gpus(info: dict[str, object], has: bool) -> Non
 
 
 def test_images_base_container_and_the_worker_of_before() -> None:
-    container = {
-        "Image": "sha256:1",
-        "RestartCount": 2,
-        "State": {"Status": "running"},
-        "Config": {"Labels": {"a": "b"}},
-    }
     read = facts(
         base='{"Id": "sha256:0", "RepoDigests": ["x@sha256:9"]}',
         images="torch-2.6-ab sha256:1\ntorch-2.6-cd sha256:2\n",
-        container=json.dumps(container),
-        record='{"worker": "w-0123456789ab"}',
+        containers=container("a") + container("a"),
+        **{f"record {OURS}-cpu.1": '{"worker": "w-0123456789ab"}'},
     )
     assert read.base_id == "sha256:0" and read.base_digests == ("x@sha256:9",)
     assert read.images == {"torch-2.6-ab": "sha256:1", "torch-2.6-cd": "sha256:2"}
-    assert read.container is not None and read.container.labels == {"a": "b"}
-    assert read.container.restarts == 2 and read.worker == "w-0123456789ab"
+    (there,) = read.containers
+    assert (there.id, there.name, there.labels) == ("id-of-a", "a", {"a": "b"})
+    assert there.restarts == 2 and there.restart_policy == "always" and there.pin is None
+    assert read.worker == "w-0123456789ab" and read.records == (f"{OURS}-cpu.1",)
+
+
+def test_the_highest_generation_is_that_of_containers_records_and_places() -> None:
+    labels = {"org.runner.image": "a.b", "org.runner.generation": "4"}
+    read = facts(
+        containers=container("x", Config={"Labels": labels}),
+        places="cpu.7\ncpu.x\nother-1.2\ncpu.99999999999\n",
+        **{f"record {OURS}-cpu.3": "{}", f"record {OURS}-a.b.2": "{}", f"record {OURS}": "{}"},
+    )
+    assert read.generations == {"cpu": 7, "other-1": 2, "a.b": 4}
+    (there,) = read.containers
+    assert (there.pin, there.generation) == ("a.b", 4)
+
+
+def test_data_that_is_there_and_where_docker_listens() -> None:
+    read = facts(
+        **{"data /data/a b": "/disk/a b\n", "data /gone": "\n"}, sockets="/run/x.sock\n/y.sock\n"
+    )
+    assert read.data == {"/data/a b": "/disk/a b"}
+    assert read.sockets == ("/run/x.sock", "/y.sock")
 
 
 def test_what_a_host_makes_up_is_not_believed() -> None:
     read = facts(
         account="1000\n1000\ndrl;rm -rf\n/home/drl\n",
-        record='{"worker": "../../x"}',
         info="[" * 100_000,
-        container='{"State": 1}',
+        containers='{"State": 1}\n{"Id": 1, "State": {}, "Config": {}}\n',
+        **{"record ": '{"worker": "../../x"}'},
     )
-    assert read.user == "ACCOUNT" and read.worker is None and read.container is None
+    assert read.user == "ACCOUNT" and read.worker is None and read.containers == ()
 
 
 def test_cards_with_every_cell_and_with_odd_ones() -> None:

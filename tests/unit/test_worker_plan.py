@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from runner.errors import ProvisionError
+from runner.errors import Conflict, ProvisionError
 from runner.host_facts import Card, Container, HostFacts
 from runner.model import Host, ImagePin, Limits
 from runner.placement import worker_argv
@@ -61,13 +61,16 @@ def made(host: Host = HOST, facts: HostFacts = FACTS) -> HostFacts:
         facts,
         worker=done.worker,
         images={tag: "sha256:1"},
-        container=Container("sha256:1", "running", 0, labels),
+        containers=(Container("c1", done.container, "sha256:1", "running", labels=labels),),
+        generations={PIN.name: done.generation},
+        records=(f"{done.container}.{done.generation}",),
     )
 
 
 def test_a_bare_host_gets_everything() -> None:
     todo = plan()
-    assert todo.build and todo.create and not todo.replace and not todo.is_done
+    assert todo.build and todo.create and todo.current is None and not todo.is_done
+    assert todo.generation == 1 and todo.record["place"] == "torch-2.6.1"
     assert todo.worker == "w-0123456789ab" and todo.container.startswith("runner-1000-")
 
 
@@ -90,11 +93,14 @@ def test_where_the_container_is_looked_for_is_where_it_is_made() -> None:
         Host("gpu1", ssh="gpu1", env={"A": "b"}),
         Host("gpu1", ssh="gpu1", limits=Limits(memory_bytes=10**9)),
         Host("gpu1", ssh="gpu1", limits=Limits(shm_bytes=10**9)),
+        Host("gpu1", ssh="gpu1", network="none"),
     ],
 )
 def test_another_setting_replaces_the_container_but_not_the_image(host: Host) -> None:
     todo = plan(host, made())
-    assert todo.create and todo.replace and not todo.build
+    assert todo.create and todo.current is not None and not todo.build
+    assert todo.generation == 2 and todo.folders.state.endswith(f"{todo.container}.2")
+    assert todo.old_name == f"{todo.container}-old-1"
 
 
 def test_the_name_of_the_host_file_is_no_reason_to_replace() -> None:
@@ -104,10 +110,59 @@ def test_the_name_of_the_host_file_is_no_reason_to_replace() -> None:
 @pytest.mark.parametrize("status", ["created", "exited", "restarting", "dead"])
 def test_a_half_made_container_of_ours_is_replaced(status: str) -> None:
     there = made()
-    assert there.container is not None
-    half = dataclasses.replace(there.container, status=status)
-    todo = plan(facts=dataclasses.replace(there, container=half))
-    assert todo.create and todo.replace and not todo.build
+    half = dataclasses.replace(there.containers[0], status=status)
+    todo = plan(facts=dataclasses.replace(there, containers=(half,)))
+    assert todo.create and todo.current == half and not todo.build
+
+
+def test_a_paused_container_is_left_alone() -> None:
+    there = made()
+    paused = dataclasses.replace(there.containers[0], status="paused")
+    with pytest.raises(Conflict, match="is paused; nothing was changed"):
+        plan(facts=dataclasses.replace(there, containers=(paused,)))
+
+
+def old(number: int, status: str, policy: str = "no") -> Container:
+    """One that stepped aside."""
+    there = made().containers[0]
+    labels = {**there.labels, "org.runner.generation": str(number)}
+    return Container(
+        f"o{number}", f"{there.name}-old-{number}", "sha256:7", status, 0, policy, labels
+    )
+
+
+def test_what_nobody_needs_is_taken_away_and_the_rest_is_left() -> None:
+    there = made()
+    (active,) = there.containers
+    active = dataclasses.replace(active, labels={**active.labels, "org.runner.generation": "4"})
+    draining, ended = old(3, "running"), old(2, "exited")
+    records = tuple(f"{active.name}.{number}" for number in (1, 2, 3, 4, 5))
+    facts = dataclasses.replace(
+        there,
+        containers=(active, draining, ended),
+        generations={PIN.name: 5},
+        records=(*records, "runner-1000-74cc6138-torch-2.4.1", f"{active.name}.x"),
+    )
+    todo = plan(facts=facts)
+    assert todo.is_done and todo.leftovers == (ended,) and todo.mend == ()
+    # 5 may just be in the making by somebody else
+    assert todo.stale == (f"{active.name}.1", f"{active.name}.2")
+
+
+def test_what_a_cut_left_wrong_is_set_right() -> None:
+    there = made()
+    active = dataclasses.replace(there.containers[0], restart_policy="no")
+    draining = old(0, "running", "always")
+    todo = plan(facts=dataclasses.replace(there, containers=(active, draining)))
+    assert todo.is_done and set(todo.mend) == {(active.id, "always"), (draining.id, "no")}
+
+
+def test_a_worker_of_before_there_were_several_is_no_worker_of_ours_any_more() -> None:
+    labels = {"org.runner.worker": "w-0123456789ab"}
+    before = Container("c0", "runner-1000-74cc6138", "sha256:1", "running", labels=labels)
+    there = made()
+    todo = plan(facts=dataclasses.replace(there, containers=(*there.containers, before)))
+    assert todo.before == (before,) and not todo.is_done and not todo.create
 
 
 def test_another_version_or_base_builds_anew() -> None:
@@ -119,7 +174,8 @@ def test_another_version_or_base_builds_anew() -> None:
 
 
 def test_a_container_that_is_not_ours_is_never_touched() -> None:
-    foreign = dataclasses.replace(FACTS, container=Container("sha256:7", "exited"))
+    name = container_name(1000, HOST)
+    foreign = dataclasses.replace(FACTS, containers=(Container("c9", name, "sha256:7", "exited"),))
     with pytest.raises(ProvisionError, match="not the runner's"):
         plan(facts=foreign)
 

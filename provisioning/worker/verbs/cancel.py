@@ -80,7 +80,8 @@ class _Order:
         self._seen = seen
         state = _state(self._paths)
         if _is_ended(self._paths, state):
-            self.result = _result(self._paths, state, self._before, began)
+            here = state.get("place", "") == call.workspace.place
+            self.result = _result(self._paths, state, self._before, began, here)
             return True
         if self._told != state["state"]:
             self._told = state["state"]
@@ -106,11 +107,15 @@ def _written(path: str) -> Optional[Tuple[int, int]]:
     return found.st_mtime_ns, found.st_ino
 
 
-def _result(paths: RunPaths, state: Dict[str, Any], before: bool, began: float) -> Dict[str, Any]:
+def _result(
+    paths: RunPaths, state: Dict[str, Any], before: bool, began: float, here: bool
+) -> Dict[str, Any]:
     ended = {}
     if state.get("attempt"):
         ended = records.read(os.path.join(paths.attempt(state["attempt"]), "exit.json")) or {}
-    left: List[int] = sorted(processes.living(ended.get("left", [])))
+    left: List[int] = sorted(ended.get("left", []))
+    if here:
+        left = sorted(processes.living(left))  # pids of another container say nothing here
     return {
         "run": paths.id,
         "outcome": state.get("outcome"),

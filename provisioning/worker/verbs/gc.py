@@ -12,12 +12,14 @@ import re
 import stat
 from typing import Any, Dict, Iterator, List, Optional, Set
 
+import overlay
 import plain
 import processes
 import records
 import resumes
 import snapshot
 import space
+import venvs
 import view
 from paths import RunPaths, Workspace
 
@@ -46,7 +48,9 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     sweep.leftovers()
     sweep.code(pulled if isinstance(pulled, dict) else {})
     sweep.bundles()
+    sweep.overlays()
     sweep.contents()
+    sweep.environments()
     call.send_rows(sweep.items)
     return {
         "bytes": sweep.freed.bytes,
@@ -146,6 +150,14 @@ class _Sweep:
             self._remove(aside)
             self._say(path, before, "no process is of this version")
 
+    def overlays(self) -> None:
+        """Environments of packages that no run has used for long."""
+        with overlay.removable(self.workspace) as found:
+            for path in found:
+                before = self.freed.bytes
+                self._remove(path)
+                self._say(path, before, "packages that no run has used for long")
+
     def contents(self) -> None:
         """Lists of snapshots and contents that no run here names."""
         if self.dry:
@@ -156,6 +168,21 @@ class _Sweep:
                 self._contents()
             else:
                 self.kept.append("a run is being made just now: contents were left as they are")
+
+    def environments(self) -> None:
+        """Environments of `venv` workers of this account that nobody runs in any more."""
+        own = venvs.folder()
+        if own is None:
+            return
+        state = os.path.dirname(os.path.dirname(own))
+        with venvs.locked(state, 0) as alone:
+            for path in venvs.unused(state) if alone else ():
+                before = self.freed.bytes
+                if self.dry:
+                    self._remove(path)
+                else:
+                    space.remove(venvs.set_aside(path), self.freed)
+                self._row("venvs/" + os.path.basename(path), before, "no worker is of it any more")
 
     def _contents(self) -> None:
         named = _named(self.workspace)
@@ -226,6 +253,7 @@ def _temporaries(workspace: Workspace) -> Iterator[str]:
         attempts = os.path.join(run, "attempts")
         folders += [run, os.path.join(run, "resumes")]
         folders += [os.path.join(attempts, number) for number in _names(attempts)]
+    folders += [workspace.at(name).own for name in workspace.place_names()]
     for folder in folders:
         yield from _left(folder, (_HIDDEN, _SUFFIXED))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
+import places
 import stacks
 import view
 
@@ -22,6 +23,10 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         state = pair[1]["state"] if pair else "gone"
         raise Refused("wrong-state", "%s is %s: only a running one has stacks" % (paths.id, state))
     spec, state = pair
+    other = places.elsewhere(call.workspace, state)
+    if other is not None:
+        text = "%s runs in the worker of image %s" % (paths.id, other["image"])
+        raise Refused("elsewhere", text, **other)
     attempt = int(state["attempt"])
     taken = stacks.take(call.workspace, paths, attempt, int(spec.get("nproc", 1)))
     stacks.write(paths.attempt(attempt), taken)

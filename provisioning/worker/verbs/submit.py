@@ -49,6 +49,7 @@ import seen
 import snapshot
 import space
 import supervisor
+import venvs
 import view
 import wakeup
 from paths import RunPaths
@@ -86,6 +87,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     if known is not None:
         return _repeated(call, paths, known, spec)
     asked = settle_gpus(call, spec)
+    check_environment(spec)
     check_after(call, spec)
     with space.using_contents(call.workspace):
         coming = _Coming(call, spec, request)
@@ -133,6 +135,15 @@ def settle_gpus(call: Call, spec: Dict[str, Any]) -> Dict[str, Any]:
     except seen.NoGpu as error:
         raise Refused("no-gpu", str(error), wanted=error.wanted, count=error.count) from error
     return dict(spec, gpus=want, gpus_asked=asked)
+
+
+def check_environment(spec: Dict[str, Any]) -> None:
+    """Refuse a run for an image of which this `venv` worker has no environment."""
+    image = venvs.image_for(spec)
+    try:
+        venvs.python_for(dict(spec, image=image))
+    except venvs.Missing as error:
+        raise Refused("no-environment", str(error), image=image) from error
 
 
 def check_after(call: Call, spec: Dict[str, Any]) -> None:
@@ -360,7 +371,7 @@ def _make_folder(call: Call, paths: RunPaths, spec: Dict[str, Any], temporary: s
     os.makedirs(os.path.join(temporary, "attempts"))
     # members of a sweep are made several at a time, and start in their order all the same
     accepted = dict(spec, accepted_at=call.asked_at if spec.get("sweep") else time.time())
-    accepted["worker_image"] = config.read(call.workspace).image
+    accepted["worker_image"] = venvs.image_for(spec) or config.read(call.workspace).image
     records.write(os.path.join(temporary, "spec.json"), accepted)
     records.sync_folder(temporary)
     try:

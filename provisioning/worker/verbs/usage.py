@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, Iterator, Set
 
+import overlay
 import space
 import view
 from paths import Workspace
@@ -15,7 +16,7 @@ from verbs import Call
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     """{"project"?: id} → rows [{"run", "project", "state", "outcome", "attempt", "code",
     "checkpoints", "logs", "records"}]; {"others": {"runs", "bytes"}, "shared": {"contents",
-    "bundles", "home", "leftovers"}, "disk": {"total", "free", "files"}}.
+    "bundles", "packages", "home", "leftovers"}, "disk": {"total", "free", "files"}}.
 
     All in bytes; files: how many more there is room for, None without such a limit. With a project,
     the runs of the other ones are told as a sum. A file with several names counts once: among the
@@ -50,6 +51,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         "shared": {
             "contents": contents,
             "bundles": seen.count(workspace.bundles),
+            "packages": seen.count(overlay.root_of(workspace)),
             "home": seen.count(workspace.home),
             "leftovers": sum(seen.count(path) for path in _nobodys(workspace, known)),
         },

@@ -41,7 +41,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     maker = view.View(call.workspace)
     status = maker.status(pair[0], pair[1], full=True)
     facts: Dict[str, Any] = {
-        "others": _others(call.workspace, maker, status, bool(pair[0].get("gpus"))),
+        "others": _others(call.workspace, maker, status, pair[0]),
         "interval_s": _interval(paths.progress(0)),
         "asked_at": _asked_at(paths) if status.state == states.STOPPING else None,
         "grace_s": pair[0].get("grace_s"),
@@ -55,13 +55,13 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _others(
-    workspace: Workspace, maker: view.View, status: RunStatus, of_gpus: bool
+    workspace: Workspace, maker: view.View, status: RunStatus, spec: Dict[str, Any]
 ) -> Dict[str, Any]:
     """{id: status} of runs that are here and explain this one."""
     found: Dict[str, Any] = {}
     named = list(_named(status))
     if (status.waits or {}).get("kind") == "order":
-        named.append(_first_in_line(workspace, of_gpus))
+        named.append(_first_in_line(maker.board(spec) or {}, bool(spec.get("gpus"))))
     while named and len(found) < MOST_OTHERS:
         run = named.pop(0)
         try:
@@ -77,9 +77,8 @@ def _others(
     return found
 
 
-def _first_in_line(workspace: Workspace, of_gpus: bool) -> str:
+def _first_in_line(body: Dict[str, Any], of_gpus: bool) -> str:
     """Who starts next of those that wait for a card, or of the others; "" when nobody knows."""
-    body = records.read(workspace.queue) or {}
     rows = (body.get("lines") or {}).get(queueing.GPU if of_gpus else queueing.CPU)
     return str(rows[0][0]) if rows else ""
 

@@ -1,0 +1,240 @@
+"""Takes a host's workers away; with `purge` all that was ever made there for this workspace."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from runner import host_scripts
+from runner.app.context import Context
+from runner.app.down_venv import down_venv
+from runner.app.reports import DownReport
+from runner.carriers import Session, open_session
+from runner.errors import Conflict, ProvisionError, SpecError
+from runner.fields import said, valid_name
+from runner.host_facts import Container, HostFacts
+from runner.model import Host, ImagePin
+from runner.placement import worker_key
+from runner.provisioner import live_runs, read_facts, remove_containers, said_lines
+from runner.remains import REMAINS, Remains, parse_remains
+from runner.show.units import plural
+from runner.worker_options import STOP_TIMEOUT_S
+from runner.worker_plan import WORKER_LABEL, check_workspace
+
+Ask = Callable[[str], str]
+_ASK_S = 60.0
+_REMOVE_S = 900.0
+"""Hundreds of GB of checkpoints on a slow disk."""
+
+
+def down(
+    ctx: Context,
+    host: str,
+    image: str | None = None,
+    *,
+    purge: bool = False,
+    yes: bool = False,
+    ask: Ask | None = None,
+) -> DownReport:
+    """The host's workers, or that of one image, taken away; what was there already is left.
+
+    purge: workspace, images and folders, too. yes: nobody is asked. ask: puts a question to a
+    person; None where nobody is there. Raises Conflict while runs live there that were not
+    cancelled, SpecError where somebody has to be asked and nobody is there.
+    """
+    found = ctx.host(host)
+    if found.runtime == "local":
+        raise SpecError(
+            f"{host} is this machine's own Python: its worker ends by itself when it is idle",
+            f"what its runs take:  runner du host={host}",
+        )
+    if image is not None and not valid_name(image):
+        raise SpecError(f"image is {said(image)}; it must be the name of a pin in images.toml")
+    try:
+        ctx.report.step(f"connecting to {host}")
+        with open_session(found) as session:
+            if found.runtime == "venv":
+                return down_venv(ctx, session, found, image, purge=purge, yes=yes, ask=ask)
+            leaving = _Leaving(ctx, session, found, image)
+            leaving.look()
+            if purge and not yes:
+                leaving.confirm(ask)
+            return leaving.go(purge)
+    finally:
+        ctx.report.done()
+
+
+@dataclass
+class _Leaving:
+    ctx: Context
+    session: Session
+    host: Host
+    image: str | None
+    facts: HostFacts = field(init=False)
+    remains: Remains = field(init=False)
+    containers: list[Container] = field(init=False)
+    cancelled: list[str] = field(default_factory=list)
+
+    def look(self) -> None:
+        """What there is. Raises Conflict when something keeps us from taking it away."""
+        self.ctx.report.step(f"looking at {self.host.name}")
+        self.facts = self._read()
+        self.remains = self._read_remains()
+        self.containers = [
+            each
+            for each in self.facts.containers
+            if WORKER_LABEL in each.labels and self.image in (None, each.pin)
+        ]
+        live: list[str] = []
+        for each in self.containers:
+            if each.status == "paused":
+                raise Conflict(
+                    f"{self.host.name}: container {each.name} is paused; nothing was taken away",
+                    f"docker unpause {each.name}",
+                )
+            if each.status == "running":
+                for run, was_cancelled in live_runs(self.session, self.host, each.name):
+                    (self.cancelled if was_cancelled else live).append(run)
+        if live:
+            shown = ", ".join(live[:3]) + (f" and {len(live) - 3} more" if len(live) > 3 else "")
+            one = len(live) == 1
+            raise Conflict(
+                f"{self.host.name}: {plural(len(live), 'run')} {'lives' if one else 'live'} there"
+                f" ({shown}); nothing was taken away",
+                f"runner wait {' '.join(live[:3])}" if len(live) <= 3 else "wait for them,",
+                f"or:  runner cancel {' '.join(live[:3])}"
+                if len(live) <= 3
+                else f"or:  runner cancel host={self.host.name}",
+            )
+
+    def _read(self) -> HostFacts:
+        # of a pin that is not known any more the containers are found all the same
+        name = self.image or self.host.image
+        pin = self.ctx.images.get(name) or ImagePin(name, "scratch", "", "", "0", ())
+        facts = read_facts(self.session, self.host, pin)
+        if facts.has_docker and facts.docker_version is None:
+            raise ProvisionError(
+                f"{self.host.name}: Docker does not answer there; nothing was taken away",
+                *facts.docker_error.splitlines()[-1:],
+            )
+        return facts
+
+    def _read_remains(self) -> Remains:
+        cut = f"runner-{secrets.token_hex(8)}"
+        words = [cut, worker_key(self.host), self.host.workspace]
+        done = self.session.run(["sh", "-c", REMAINS, "runner", *words], timeout_s=_ASK_S)
+        try:
+            text = "\n" + done.stdout.decode("utf-8", "replace")
+            return parse_remains(text, cut, self.facts.uid)
+        except ValueError as error:
+            raise ProvisionError(f"{self.host.name}: {error}", *said_lines(done)) from error
+
+    def confirm(self, ask: Ask | None) -> None:
+        """Let somebody decide over what would go for good. Raises Conflict unless they said yes."""
+        check_workspace(self.host, self.facts)
+        going = self._going()
+        unpulled = self._unpulled()
+        if ask is None:
+            shown = "; ".join(" ".join(line.split()) for line in going)
+            raise SpecError(
+                f"down --purge takes away for good: {shown}",
+                "where nobody can be asked it needs --yes; nothing was taken away",
+            )
+        self.ctx.report.done()
+        for line in going:
+            self.ctx.report.note(line)
+        what = f", {plural(len(unpulled), 'run')} not pulled among it" if unpulled else ""
+        question = f"Type yes to take all this away from {self.host.name}{what}: "
+        if ask(question).strip().lower() != "yes":
+            raise Conflict(f"{self.host.name}: nothing was taken away")
+
+    def _going(self) -> list[str]:
+        names = [each.name for each in self.containers]
+        lines = [f"containers  {', '.join(names)}"] if names else []
+        if self.image is not None:
+            return [*lines, f"images      those of {self.image} that the runner made there"]
+        unpulled = self._unpulled()
+        shown = ", ".join(unpulled[:5]) + (" …" if len(unpulled) > 5 else "")
+        runs = f"with {plural(len(self.remains.runs), 'run')}"
+        runs += f", not pulled here: {shown}" if unpulled else ", all pulled here"
+        runs = runs if self.remains.runs else "without a run"
+        lines += [f"workspace   {self.host.workspace}, {runs}", "images      those the runner made"]
+        bases = self._made("base") if self.remains.is_last else []
+        if bases:
+            lines.append(f"bases       {', '.join(bases)} (fetched by the runner)")
+        if not self.remains.is_last:
+            lines.append("stays       what other workers of the account need: leases, keys, bases")
+        return lines
+
+    def _unpulled(self) -> list[str]:
+        return [run for run in self.remains.runs if not self.ctx.store.pulled(run).get("complete")]
+
+    def _made(self, kind: str) -> list[str]:
+        start = f"{kind} "
+        return [line[len(start) :] for line in self.remains.made if line.startswith(start)]
+
+    def go(self, purge: bool) -> DownReport:
+        """Takes it away."""
+        if purge:
+            check_workspace(self.host, self.facts)
+        if self.containers:
+            self.ctx.report.step("ending the containers")
+            limit_s = STOP_TIMEOUT_S if self.cancelled else 20
+            ids = [each.id for each in self.containers]
+            remove_containers(self.session, self.host, ids, limit_s=limit_s)
+        pins = sorted({each.pin for each in self.containers if each.pin is not None})
+        kept = f"runner-{self.facts.uid}-{worker_key(self.host)}"
+        # the next one is to be known again, as its workspace stays
+        known = "" if purge and self.image is None else self.facts.worker or ""
+        self._sh(host_scripts.FORGET, kept, known, *self._folders(pins))
+        unpulled = self._unpulled() if purge and self.image is None else []
+        if purge:
+            self._purge(pins)
+        return DownReport(
+            host=self.host.name,
+            containers=tuple(each.name for each in self.containers),
+            purged=purge,
+            runs=len(self.remains.runs),
+            unpulled=tuple(unpulled),
+            kept=self.remains.others if purge else (),
+        )
+
+    def _folders(self, pins: Sequence[str]) -> list[str]:
+        """Names of the workers whose folders go, also of such that had no container any more."""
+        start = f"runner-{self.facts.uid}-{worker_key(self.host)}"
+        if self.image is not None:
+            return [f"{start}-{self.image}"]
+        known = {name.rpartition(".")[0] or name for name in self.facts.records}
+        return sorted({start, *known, *(f"{start}-{pin}" for pin in pins)})
+
+    def _purge(self, pins: Sequence[str]) -> None:
+        if self.facts.has_docker:
+            self.ctx.report.step("taking away the images")
+            prune = "no" if self.remains.others_here else "all"
+            self._sh(host_scripts.PURGE_IMAGES, prune, *self._inputs())
+        if self.image is not None:
+            return
+        self.ctx.report.step("taking away the workspace")
+        self._sh(host_scripts.PURGE_WORKSPACE, self.facts.workspace, needed="the workspace")
+        if self.remains.is_last:
+            if self.facts.has_docker:
+                self._sh(host_scripts.PURGE_BASES, *self._made("base"))
+            self._sh(host_scripts.PURGE_STATE, needed="the runner's own folder")
+        self.ctx.store.forget_worker(self.host.name)
+
+    def _inputs(self) -> list[str]:
+        """Of the images that go: all that were made here, or those of one pin."""
+        made = self._made("image")
+        if self.image is None:
+            return made
+        start = f"{self.image}-".lower()
+        tags = {tag[len(start) :] for tag in self.facts.images if tag.startswith(start)}
+        return [inputs for inputs in made if inputs[:16] in tags]
+
+    def _sh(self, script: str, *words: str, needed: str | None = None) -> None:
+        done = self.session.run(["sh", "-c", script, "runner", *words], timeout_s=_REMOVE_S)
+        if done.status and needed is not None:
+            raise ProvisionError(
+                f"{self.host.name}: {needed} could not be taken away", *said_lines(done)
+            )
