@@ -1,4 +1,5 @@
-"""The worker program, `python3 -I -S -B FOLDER COMMAND`: serve, supervise, dispatcher, rank ARGV…
+"""The worker program, `python3 -I -S -B FOLDER COMMAND`: serve, supervise, dispatcher, rank ARGV…,
+service NAME, session ARGV…, door KIND, by-hand.
 
 -B: a .pyc that a nearly full disk cut short would break every later start.
 """
@@ -17,13 +18,26 @@ def main(argv: List[str]) -> int:
         import rank
 
         rank.main(argv[1:])
+    if command == "by-hand":
+        import byhand_check
+
+        return byhand_check.main(dict(os.environ))
+    if command == "session":
+        import sessions
+
+        return sessions.main(argv[1:])
     import paths
 
-    workspace = paths.Workspace(paths.find_workspace(dict(os.environ)))
+    environ = dict(os.environ)
+    workspace = paths.Workspace(paths.find_workspace(environ), paths.find_place(environ))
     if command == "serve":
         import serve
 
         return serve.main(workspace)
+    if command == "boot":
+        import venvs
+
+        return venvs.boot(workspace)
     if command == "dispatcher":
         import dispatcher
 
@@ -35,6 +49,14 @@ def main(argv: List[str]) -> int:
 
         workspace.make()
         return supervisor.keep(workspace, shutil.which("python3") or sys.executable)
+    if command == "service":
+        import services
+
+        return services.main(workspace, *argv[1:2])
+    if command == "door":
+        import door
+
+        return door.main(workspace, argv[1:])
     print("no such command: %s" % command, file=sys.stderr)
     return 2
 

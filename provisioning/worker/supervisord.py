@@ -11,9 +11,13 @@ Its own log is for people; a disk that has no room for it must not end what rest
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import errno
 import os
+import shutil
 import signal
+import socket
 import sys
 from typing import Any
 
@@ -68,7 +72,29 @@ def survive_a_full_disk() -> None:
     loggers.RotatingFileHandler.doRollover = roll_or_go_on
 
 
+def unlink_stale_socket() -> None:
+    """What a killed one left: supervisord itself says so first, which a full disk forbids."""
+    path = os.environ.get("RUNNER_SUPERVISOR_SOCKET", "")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        try:
+            asked.connect(path)
+        except ConnectionRefusedError:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        except OSError:
+            pass
+
+
+def remove_folder() -> None:
+    """At the end, the folder of its socket; not one of a container's, which goes with that."""
+    folder = os.path.dirname(os.environ.get("RUNNER_SUPERVISOR_SOCKET", ""))
+    if os.path.basename(folder).startswith("runner-"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 if __name__ == "__main__":
+    unlink_stale_socket()
+    atexit.register(remove_folder)
     hold_over_forks()
     survive_a_full_disk()
     from supervisor.supervisord import main
