@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runner import __version__
-from runner.commands import again, files, follow, hosts, look, stop, submit
+from runner.commands import again, doctor, files, follow, hosts, look, stop, submit, ways
 from runner.commands.invocation import Invocation
 from runner.errors import (
     INTERRUPTED_STATUS,
@@ -45,12 +45,13 @@ def commands() -> None:
 
 for _command in (
     *(hosts.init, hosts.host, hosts.provision),
-    *(submit.submit, submit.jobs),
+    *(submit.submit, submit.jobs, submit.job),
     *(again.resume, again.fork, again.reproduce),
     *(look.ps, look.status, look.why, look.wait),
     *(follow.tail, files.pull, look.plot, look.stack),
     *(stop.cancel, files.du, files.rm, files.gc),
-    *(hosts.drain, hosts.undrain, hosts.version),
+    *(ways.shell, ways.lab, ways.tensorboard, ways.ssh_config, ways.ssh_stream),
+    *(doctor.doctor, hosts.drain, hosts.undrain, hosts.down, hosts.version),
 ):
     commands.add_command(_command)  # in the order of a day's work
 
@@ -58,8 +59,8 @@ for _command in (
 def _run(argv: Sequence[str], invocation: Invocation) -> int:
     """One call, errors not yet turned."""
     before, invocation.command = split_argv(argv)
-    if invocation.command is not None and before[:1] != ["submit"]:
-        raise SpecError("only submit takes a command after --", "runner submit --help")
+    if invocation.command is not None and before[:1] not in (["submit"], ["shell"]):
+        raise SpecError("only submit and shell take a command after --", "runner submit --help")
     # not commands.main(): it has its own idea of Ctrl-C and of a reader that went away
     try:
         with commands.make_context("runner", before, obj=invocation) as context:

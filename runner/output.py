@@ -29,6 +29,7 @@ from runner.show.units import duration, moment, plural, size, took
 if TYPE_CHECKING:
     from runner.app.reports import (
         CancelReport,
+        DownReport,
         DryRun,
         ProvisionReport,
         PullReport,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         WhyReport,
         WorkerVersion,
     )
+    from runner.doctor.findings import HostHealth
 
 MOST_NAMED = 5
 STEP_PATIENCE_S = 1.0
@@ -283,6 +285,23 @@ class Output:
         if report.run.contact.state != "ok":
             self.warn(self._silence(report.run.contact, [report.run]))
 
+    def healths(self, healths: Sequence[HostHealth], *, everything: bool) -> None:
+        """What `doctor` found, host by host."""
+        from runner.show import doctor as show
+
+        if self._json:
+            self.document(show.document(healths))
+            return
+        for number, health in enumerate(healths):
+            head = show.header(health)
+            if len(healths) == 1:
+                self.report.note(head)
+            else:
+                self.lines([*([""] if number else []), escaped(head)])
+            self.lines(
+                show.lines(health, everything=everything, columns=self.columns, paint=self._paint)
+            )
+
     def stack(self, report: StackReport) -> None:
         """What each rank was doing; what could not be read goes to stderr."""
         if self._json:
@@ -429,8 +448,29 @@ class Output:
             return
         word = "ready in" if report.changed else "is as it should be; looked at in"
         gpus = plural(report.gpus, "GPU") if report.gpus else "no GPU"
-        text = f"{report.host} {word} {took(report.seconds)}; torch {report.torch}, {gpus}"
+        torch = f"torch {report.torch}" if report.torch else "no torch"
+        text = f"{report.host} {word} {took(report.seconds)}; {torch}, {gpus}"
         self.lines([escaped(text)])
+
+    def taken_down(self, report: DownReport) -> None:
+        """What was taken away from a host."""
+        if self._json:
+            self.document(documents.made(**dataclasses.asdict(report)))
+            return
+        if report.runtime == "venv":
+            what = ", ".join(dict.fromkeys(report.removed)) or "nothing was there to be"
+            kept = f"; {plural(report.runs, 'run')} and the workspace stay"
+            stays = "" if report.purged else kept
+            self.lines([escaped(f"{report.host}: {what} taken away{stays}")])
+            return
+        count = len(report.containers)
+        what = plural(count, "container") if count else "no container"
+        if report.purged:
+            stays = f"; for others stays: {', '.join(report.kept[:3])}" if report.kept else ""
+            rest = f"workspace and images are gone{stays}"
+        else:
+            rest = f"{plural(report.runs, 'run')} and the images stay"
+        self.lines([escaped(f"{report.host}: {what} taken away; {rest}")])
 
     def made(self, lines: Sequence[str], **facts: Any) -> None:
         """The result of a command that makes something."""
@@ -510,6 +550,10 @@ def job_limits(job: JobSpec) -> str:
         parts.append(f"log_limit={size(job.log_limit_bytes)}")
     if job.resumable:
         parts.append(f"resumable={','.join(job.resumable)}")
+    if job.how != JobSpec.how:
+        parts.append(f"pass={job.how}")
+    if job.requirements:
+        parts.append(f"requirements={shlex.quote(','.join(job.requirements))}")
     return "  ".join(parts)
 
 

@@ -42,6 +42,7 @@ _SEND = 256 * 1024
 _LIMIT_REFUSED = re.compile(r"rlimit.*not permitted", re.IGNORECASE)
 """What runc and crun say where the engine itself may not raise a limit, as one without root."""
 _NAME_TAKEN = re.compile(r"is already in use by container", re.IGNORECASE)
+_NO_SOURCE = re.compile(r"bind source path does not exist", re.IGNORECASE)
 _NO_SUCH_BASE = re.compile(r"manifest unknown|not found|denied|invalid reference", re.IGNORECASE)
 _NO_NETWORK = re.compile(
     r"timeout|timed out|deadline exceeded|no such host|resolv|network is unreachable|no route"
@@ -214,7 +215,7 @@ class Provisioner:
         Raises Overtaken when somebody else makes this generation.
         """
         owner = "" if facts.uid else f"{ROOTS_STAND_IN}:{ROOTS_STAND_IN}"
-        words = [facts.workspace, f"{plan.container}.{plan.generation}", owner]
+        words = [facts.workspace, plan.state_name, owner]
         done = self._sh(
             host_scripts.FOLDERS,
             *words,
@@ -260,6 +261,9 @@ class Provisioner:
         if _NAME_TAKEN.search(done.error_text) or isinstance(failure, NoContainer):
             raise Overtaken(f"{self.host.name}: somebody else makes {plan.container}")
         self._remove_half_made(plan)
+        if _NO_SOURCE.search(done.error_text) and f"/{plan.state_name}" in done.error_text:
+            # its folder was taken for that of a provision that was cut
+            raise Overtaken(f"{self.host.name}: somebody else makes {plan.container}")
         raise failure or ProvisionError(
             f"{self.host.name}: the container could not be started", *said_lines(done)
         )

@@ -10,14 +10,10 @@ import click
 from runner.errors import SpecError
 
 LATER_COMMANDS = (
-    *("doctor", "keep"),
-    *("down", "schedule", "compare", "tensorboard", "lab", "shell", "ssh-config"),
+    *("keep", "schedule", "compare"),
     *("top", "notify"),
 )
-LATER_OPTIONS = (
-    *("--ended", "--since"),
-    *("--at-boot", "--purge"),
-)
+LATER_OPTIONS = ("--ended", "--since")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

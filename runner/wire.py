@@ -25,8 +25,8 @@ The client takes the link for dead after `CLIENT_PATIENCE_S` without a frame (co
 own limit), the worker after `WORKER_PATIENCE_S`.
 
 Error codes (`ERR`): conflict, corrupt, changed, bad-path, bad-rank, bad-request, bad-workspace,
-no-space, no-gpu, no-worker, unknown-run, wrong-state, wrong-image, no-checkpoint, no-code,
-no-secret, no-verb, os (with errno), version, busy, bug.
+no-space, no-gpu, no-worker, no-service, unknown-run, wrong-state, wrong-image, no-checkpoint,
+no-code, no-secret, no-verb, os (with errno), version, busy, bug.
 
 A **pack** carries file contents in DATA frames, as one byte stream cut anywhere:
 32 bytes sha256, u64 size, then the bytes, again and again. It travels as streams of zlib, one

@@ -85,6 +85,11 @@ class WorkerPlan:
         return not self.build and not self.create and not self.before
 
     @property
+    def state_name(self) -> str:
+        """Its folder in workers/ on the host."""
+        return f"{self.container}.{self.generation}"
+
+    @property
     def old_name(self) -> str:
         """What the current one is called once it has stepped aside."""
         assert self.current is not None

@@ -16,6 +16,7 @@ import journal
 import paths
 import space
 import supervisor
+import venvs
 import verbs
 import view
 from paths import Workspace
@@ -127,6 +128,8 @@ class Link:
             request = wire.read_json(payload)
             if _is_deep(request):
                 raise wire.WireError("nested more than %d deep" % MOST_NESTED)
+            if venvs.folder() is not None:
+                request["local"] = venvs.record()
             call = verbs.Call(self, workspace, stream, inbox, request.get("local"), asked_at)
             wake_up(workspace, request)
             reply = verbs.find(request)(call, request)
@@ -183,7 +186,7 @@ def hello(workspace: Workspace) -> Dict[str, Any]:
         "version": __version__,
         "worker": known.worker,
         "runtime": known.runtime,
-        "image": known.image,
+        "image": venvs.pin() or known.image,
         "now": time.time(),
         "python": "%d.%d.%d" % sys.version_info[:3],
     }
@@ -198,11 +201,15 @@ def os_refusal(workspace: Workspace, error: OSError) -> Dict[str, Any]:
 
 
 def wake_up(workspace: Workspace, request: Dict[str, Any]) -> None:
-    """Start a `local` worker that is not up when something waits for it, if that can be.
+    """Start a `local` worker that is not up when something waits for it, if that can be; a `venv`
+    worker whatever waits.
 
     Who cannot do without one (submit, and what waits) asks by itself, and tells why there is none.
     """
     local = request.get("local")
+    if venvs.folder() is not None:
+        venvs.wake_up(workspace)
+        return
     if not local or supervisor.is_up(workspace) or request.get("verb") == "submit":
         return
     if any(state["state"] != states.ENDED for _, state in view.read_all(workspace)):

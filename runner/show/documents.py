@@ -197,6 +197,7 @@ def jobs(found: Iterable[JobSpec]) -> dict[str, Any]:
     rows = []
     for job in found:
         row: dict[str, Any] = dataclasses.asdict(job)
+        row["pass"] = row.pop("how")
         row["params"] = [
             {"name": key, "type": type_name(value), "default": value}
             for key, value in job.params.items()

@@ -75,7 +75,8 @@ def _live(run: RunOnHost, facts: WhyFacts, clock: float) -> Reason:
     for_s = duration(None if status.started_at is None else clock - status.started_at)
     word = states.shown(status.state, None)
     if status.state == states.STARTING:
-        return Reason("starting", f"{word} for {for_s}")
+        doing = f": {status.reason}" if status.reason else ""
+        return Reason("starting", f"{word} for {for_s}{doing}")
     text = f"{word} for {for_s}"
     text += f", attempt {status.attempt}" if status.attempt > 1 else ""
     if status.step is None:

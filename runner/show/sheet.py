@@ -41,6 +41,7 @@ def status_lines(
     lines = [_headline(run, now, paint or Paint())]
     facts = [
         ("job" if status.job else "command", _what(status)),
+        ("argv", _argv(status)),
         ("name", [part for part in (status.name, _tags(status)) if part]),
         ("host", _place(run)),
         ("code", [_code(status.code)] if status.code else []),
@@ -88,6 +89,13 @@ def _what(status: RunStatus) -> list[str]:
     words = [shlex.quote(f"{key}={_param(params[key])}") for key in shown]
     rest = [f"(the rest as in {status.job}.toml)"] if len(shown) < len(params) else []
     return [status.job, *words, *([f"nproc={status.nproc}"] if status.nproc > 1 else []), *rest]
+
+
+def _argv(status: RunStatus) -> list[str]:
+    """The words of a job that says its parameters so."""
+    if not status.job or len(status.argv) < 3:
+        return []
+    return [shlex.join(map(str, status.argv))]
 
 
 def _param(value: Any) -> str:

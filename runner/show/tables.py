@@ -40,12 +40,13 @@ def _note(run: RunSpace) -> str:
 
 def host_space_rows(found: SpaceListing) -> tuple[Rows, tuple[int, ...]]:
     """Hosts that answered: what their runs share, and what is left of the disk."""
-    head = ("HOST", "CONTENTS", "BUNDLES", "HOME", "LEFTOVERS", "OTHERS", "FREE")
+    names = ("contents", "bundles", "packages", "home")
+    head = ("HOST", *map(str.upper, names), "LEFTOVERS", "OTHERS", "FREE")
     rows: Rows = [head]
     for host in found.hosts:
         if host.contact.state != "ok":
             continue
-        shared = [size(host.shared.get(name)) for name in ("contents", "bundles", "home")]
+        shared = [size(host.shared.get(name)) for name in names]
         leftovers = host.shared.get("leftovers")
         rows.append(
             (
@@ -58,7 +59,7 @@ def host_space_rows(found: SpaceListing) -> tuple[Rows, tuple[int, ...]]:
                 f"{size(host.disk_free)} of {size(host.disk_total)}",
             )
         )
-    return rows, (1, 2, 3, 4)
+    return rows, (1, 2, 3, 4, 5)
 
 
 def space_document(found: SpaceListing) -> dict[str, Any]:

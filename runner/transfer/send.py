@@ -48,6 +48,7 @@ def submit(
     of all of them. on_handed: called before what may be the last byte goes out, without which the
     worker makes no run. on_asked: called when it asks for more: it has made none of this request.
     """
+    _ = worker.hello  # one that never speaks was handed nothing
     if offer.ends:
         on_handed()
     request = worker.open(

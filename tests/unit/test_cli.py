@@ -26,6 +26,7 @@ COMMANDS = (
     "provision",
     "submit",
     "jobs",
+    "job",
     "resume",
     "fork",
     "reproduce",
@@ -41,8 +42,11 @@ COMMANDS = (
     "du",
     "rm",
     "gc",
+    *("shell", "lab", "tensorboard", "ssh-config", "ssh-stream"),
+    "doctor",
     "drain",
     "undrain",
+    "down",
     "version",
 )
 
@@ -140,7 +144,12 @@ def test_the_commands_are_those_of_this_version(capsys: Capture) -> None:
         (["cancel", "a", "--all"], "cancel takes RUN or --all, not both", "runner cancel --help"),
         (["wait"], "wait needs RUN: an id, name:TEXT or tag:TEXT", "runner ps"),
         (["provision"], "provision needs host=H", "runner host list"),
-        (["ps", "--", "x"], "only submit takes a command after --", "runner submit --help"),
+        (["down"], "down needs host=H", "runner host list"),
+        (
+            ["ps", "--", "x"],
+            "only submit and shell take a command after --",
+            "runner submit --help",
+        ),
         (["submit"], "submit needs job=JOB, or -- CMD at the end", "runner jobs"),
     ],
 )

@@ -17,6 +17,7 @@ TOGETHER = {
     "carriers": "carriers",
     "code": "tree",
     "commands": "cli",
+    "doctor": "doctor",
     "transfer": "transfer",
     "verbs": "verbs",
 }
@@ -31,9 +32,29 @@ TESTED_BY: dict[str, str] = {
     "runner/app/book.py": "test_pull.py",
     "runner/app/many.py": "test_many_hosts.py",
     "runner/app/keys.py": "test_hosts.py",
+    "runner/grammar/script_argparse.py": "test_scripts.py",
+    "runner/grammar/script_classes.py": "test_scripts.py",
+    "runner/grammar/script_values.py": "test_scripts.py",
+    "provisioning/worker/mpi.py": "test_worker_mpirun.py",
     "provisioning/worker/supervisor.py": "test_supervisord.py",
     "provisioning/worker/supervisord.py": "test_supervisord.py",
     "provisioning/worker/tenure.py": "test_supervisord.py",
+    "runner/remains.py": "test_host_scripts.py",
+    "runner/worker_options.py": "test_worker_plan.py",
+    **dict.fromkeys(("runner/app/provision_venv.py", "runner/app/down_venv.py"), "test_venv.py"),
+    **dict.fromkeys(
+        ("provisioning/worker/venv_make.py", "provisioning/worker/venv_down.py"),
+        "test_venv_host.py",
+    ),
+    **dict.fromkeys(
+        (
+            *(f"runner/app/{name}.py" for name in ("doors", "forwarding", "logins")),
+            *(f"provisioning/worker/{name}.py" for name in ("control", "door", "presence")),
+            *(f"provisioning/worker/{name}.py" for name in ("services", "sessions", "sockets")),
+            "provisioning/worker/tensorboard_main.py",
+        ),
+        "test_ways_in.py",
+    ),
 }
 """Modules whose test has another name, because they are tried as one with another module."""
 

@@ -28,6 +28,8 @@ def test_a_run_that_goes_on() -> None:
         "RUNNING for 5s, attempt 2; it has not said a step yet"
     ]
     assert why("starting", started_at=NOW - 5) == ["STARTING for 5s"]
+    installing = why("starting", started_at=NOW - 5, reason="installing 1 package: tyro")
+    assert installing == ["STARTING for 5s: installing 1 package: tyro"]
 
 
 def test_what_became_of_its_log() -> None:

@@ -9,6 +9,14 @@ from runner.show.units import moment
 from tests.helpers.statuses import NOW, run
 
 
+def test_words_that_say_parameters_are_shown_as_they_are_run() -> None:
+    argv = ["python", "train.py", "--env", "a b"]
+    lines = status_lines(run("t-1", "queued", job="t", params={"env": "a b"}, argv=argv), NOW)
+    assert "argv         python train.py --env 'a b'" in lines
+    lines = status_lines(run("t-1", "queued", job="t", params={}, argv=argv[:2]), NOW)
+    assert not [line for line in lines if line.startswith("argv")]
+
+
 def test_status_tells_all_that_is_known() -> None:
     lines = status_lines(
         run(

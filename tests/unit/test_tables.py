@@ -13,7 +13,7 @@ LARGE = RunSpace("b-1", "gpu2", {"name": "q"}, "ended", "failed", False, 10, 3 *
 LIVE = RunSpace("c-1", "gpu2", {}, "running", None, False, 0, 10, 0, 0)
 HOST = HostSpace(
     Contact("gpu1", "ok", 1.0, None, 0.5),
-    {"contents": 2 * 10**7, "bundles": 10**6, "home": 0, "leftovers": 0},
+    {"contents": 2 * 10**7, "bundles": 10**6, "packages": 3 * 10**6, "home": 0, "leftovers": 0},
     others_runs=2,
     others_bytes=4 * 10**9,
     disk_total=938 * 10**9,
@@ -38,8 +38,8 @@ def test_the_largest_run_comes_first_and_says_whether_it_was_pulled() -> None:
 def test_a_silent_host_has_no_row() -> None:
     rows, right = tables.host_space_rows(FOUND)
     assert table(rows, right=right) == [
-        "HOST  CONTENTS  BUNDLES  HOME  LEFTOVERS  OTHERS        FREE",
-        "gpu1     20 MB     1 MB   0 B             2 runs, 4 GB  412 GB of 938 GB",
+        "HOST  CONTENTS  BUNDLES  PACKAGES  HOME  LEFTOVERS  OTHERS        FREE",
+        "gpu1     20 MB     1 MB      3 MB   0 B             2 runs, 4 GB  412 GB of 938 GB",
     ]
 
 

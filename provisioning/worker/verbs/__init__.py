@@ -16,8 +16,9 @@ from paths import RunPaths, Workspace
 from runner import wire
 
 VERBS = (
-    *("again", "cancel", "drain", "files", "gc", "info", "list", "progress", "remove", "resume"),
-    *("runs", "stack", "submit", "tail", "usage", "wait", "why"),
+    *("again", "at_boot", "cancel", "drain", "files", "forward", "gc", "info", "list", "login"),
+    *("probe", "progress", "remove", "resume", "runs", "service", "stack", "submit", "tail"),
+    *("usage", "wait", "why"),
 )
 MAX_LISTING = 256 << 20
 KEEP_UP_S = 1.0
