@@ -285,7 +285,8 @@ def worker_of(ctx: Context, worker: Worker, image: Any, run: str | None = None) 
     image: None for whichever it is. run: what ran in it. Raises ProvisionError when there is none
     of that image.
     """
-    if not isinstance(image, str) or worker.hello.get("image") == image:
+    there = worker.hello.get("image")  # who never speaks is found out here, before it is asked
+    if not isinstance(image, str) or there == image:
         yield worker
     elif worker.host.runtime == "local":
         check_image(worker, image, run)
