@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.doctor.answers import Seen
@@ -142,6 +143,9 @@ def tried(seen: Seen, told: Mapping[str, Any]) -> Iterator[Check]:
             yield note("torch", "torch", f"torch in the worker: {text}", "try again; the first"
                        " import from a cold disk is slow:",
                        f"  runner doctor host={seen.host.name}")  # fmt: skip
+        elif seen.host.runtime == "venv" and not _names_torch(seen.pin.pip):
+            yield note("torch", "torch", f"image {seen.pin.name} has no torch",
+                       "fine where your jobs need none")  # fmt: skip
         elif seen.host.runtime == "local":
             yield note("torch", "torch", f"this Python cannot use torch: {text}",
                        "fine where your jobs do not; else:", "  pip install torch")  # fmt: skip
@@ -153,6 +157,11 @@ def tried(seen: Seen, told: Mapping[str, Any]) -> Iterator[Check]:
     yield ok("torch", "torch", f"torch {str(told['torch'])[:40]}")
     yield from _cards(seen, told)
     yield from _reduced(seen, told)
+
+
+def _names_torch(pip: Sequence[str]) -> bool:
+    """Whether a pin's packages hold torch."""
+    return any(re.match(r"torch\s*([=<>~!\[@]|$)", line) for line in pip)
 
 
 def _cards(seen: Seen, told: Mapping[str, Any]) -> Iterator[Check]:

@@ -1,0 +1,132 @@
+"""What a `venv` host has beside what every host tells (host_facts.py): its Pythons, and the
+environments that were made there (pure).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.host_facts import SCRIPT as MACHINE
+from runner.host_facts import HostFacts, parse_facts, sections
+
+_LOOK = """
+import importlib.util as u, json, sys
+from importlib import metadata
+def version(name):
+    try: return metadata.version(name)
+    except Exception: return None
+print(json.dumps({"version": list(sys.version_info[:3]), "executable": sys.executable,
+    "alone": sys.prefix == sys.base_prefix, "venv": u.find_spec("venv") is not None,
+    "ensurepip": u.find_spec("ensurepip") is not None, "torch": version("torch")}))
+""".strip()
+# Docker is nobody's business here, and asking it takes time
+SCRIPT = (
+    "wanted=$1; shift\ndocker() { return 1; }\n"
+    + MACHINE
+    + """
+look='"""
+    + _LOOK
+    + """'
+if [ -n "$wanted" ]; then set -- "$wanted"; else
+    set -- python3 /opt/conda/bin/python3 /usr/local/bin/python3 /usr/bin/python3
+fi
+for python; do
+    found=$(command -v "$python" 2>/dev/null) || continue
+    say "python $found"; "$found" -I -c "$look" 2>/dev/null
+done
+own=$state/workers/venv-$key
+say venv-record; cat "$own/worker.json" 2>/dev/null
+say venv-links
+for link in "$own/current" "$own/pins"/*; do
+    [ -h "$link" ] && printf '%s %s\\n' "${link##*/}" "$(readlink "$link" | sed 's,.*/,,')"
+done
+say venv-whole
+for mark in "$state/venvs"/*/runner.json; do
+    [ -x "${mark%/*}/bin/python3" ] && mark=${mark%/*} && echo "${mark##*/}"
+done
+say venv-end
+"""
+)
+
+
+@dataclass(frozen=True)
+class Python:
+    """An interpreter there."""
+
+    path: str
+    version: tuple[int, ...]
+    makes_venvs: bool
+    """It has venv and ensurepip."""
+    alone: bool
+    """It is no environment's itself, whose packages another one would not see."""
+    torch: str | None = None
+
+
+@dataclass(frozen=True)
+class VenvFacts:
+    """One host's answer."""
+
+    machine: HostFacts
+    pythons: tuple[Python, ...] = ()
+    """In the order in which they were looked for."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """worker.json of the worker that is there."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Names of environments, by pin; that of the worker's own by `current`."""
+    whole: frozenset[str] = frozenset()
+    """Environments that were made to their end."""
+
+
+def parse(text: str, cut: str, key: str) -> VenvFacts:
+    """The facts in the script's output. Raises ValueError when it did not run to its end."""
+    machine = parse_facts(text, cut, key)
+    found = sections(text, cut)
+    if "venv-end" not in found:
+        raise ValueError("the host's answer breaks off")
+    pythons = [
+        _python(name[len("python ") :], _json(body))
+        for name, body in found.items()
+        if name.startswith("python ")
+    ]
+    links = [line.split(" ") for line in found.get("venv-links", "").splitlines()]
+    return VenvFacts(
+        machine=machine,
+        pythons=tuple(each for each in pythons if each is not None),
+        record=_json(found.get("venv-record", "")),
+        links={pair[0]: pair[1] for pair in links if len(pair) == 2},
+        whole=frozenset(found.get("venv-whole", "").split()),
+    )
+
+
+def words(
+    cut: str, key: str, pin: str, workspace: str, python: str | None, data: Sequence[str]
+) -> list[str]:
+    """What the script is told."""
+    return [python or "", cut, key, pin, workspace, "-", "-", *data]
+
+
+def _python(path: str, body: Mapping[str, Any]) -> Python | None:
+    version = body.get("version")
+    if not isinstance(version, list) or not all(isinstance(each, int) for each in version):
+        return None
+    torch = body.get("torch")
+    known = isinstance(torch, str) and re.fullmatch(r"[0-9A-Za-z.+]+", torch) is not None
+    return Python(
+        path=path,
+        version=tuple(version),
+        makes_venvs=body.get("venv") is True and body.get("ensurepip") is True,
+        alone=body.get("alone") is True,
+        torch=torch if known else None,
+    )
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}

@@ -1,0 +1,73 @@
+"""What a `venv` host answers, as a value: told by this machine, and cut short."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.venv_facts import SCRIPT, VenvFacts, parse, words
+
+CUT = "runner-0123"
+KEY = "74cc6138"
+
+
+def asked(home: Path, python: str | None = None) -> str:
+    told = words(CUT, KEY, "small", "~/runner", python, [])
+    done = subprocess.run(
+        ["sh", "-c", SCRIPT, "runner", *told],
+        env={"HOME": str(home), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        check=False,
+        timeout=60,
+        text=True,
+    )
+    return "\n" + done.stdout
+
+
+def read(home: Path, python: str | None = None) -> VenvFacts:
+    return parse(asked(home, python), CUT, KEY)
+
+
+def test_a_bare_account_has_pythons_and_no_environment(tmp_path: Path) -> None:
+    facts = read(tmp_path)
+    assert facts.machine.home == str(tmp_path)
+    assert facts.machine.docker_version is None
+    assert facts.pythons and facts.pythons[0].version[0] == 3
+    assert (facts.record, facts.links, facts.whole) == ({}, {}, frozenset())
+
+
+def test_a_named_python_is_the_only_one_that_is_looked_at(tmp_path: Path) -> None:
+    (only,) = read(tmp_path, sys.executable).pythons
+    assert only.path == sys.executable
+    assert only.version == tuple(sys.version_info[:3])
+    assert only.alone == (sys.prefix == sys.base_prefix)
+    assert read(tmp_path, "/nowhere/python3").pythons == ()
+
+
+def test_environments_and_what_points_to_them(tmp_path: Path) -> None:
+    state = tmp_path / ".local/state/runner"
+    own = state / f"workers/venv-{KEY}"
+    (own / "pins").mkdir(parents=True)
+    for name, is_whole in (("aaaa", True), ("bbbb", False)):
+        (state / "venvs" / name / "bin").mkdir(parents=True)
+        (state / "venvs" / name / "bin/python3").symlink_to(sys.executable)
+        if is_whole:
+            (state / "venvs" / name / "runner.json").write_text("{}")
+    (own / "current").symlink_to("../../venvs/aaaa")
+    (own / "pins/small").symlink_to("../../../venvs/bbbb")
+    (own / "worker.json").write_text(json.dumps({"host": "box"}))
+    facts = read(tmp_path)
+    assert facts.links == {"current": "aaaa", "small": "bbbb"}
+    assert facts.whole == {"aaaa"}
+    assert facts.record == {"host": "box"}
+
+
+def test_an_answer_that_breaks_off_is_none(tmp_path: Path) -> None:
+    text = asked(tmp_path).rsplit(f"{CUT} venv-end", 1)[0]
+    with pytest.raises(ValueError, match="breaks off"):
+        parse(text, CUT, KEY)
