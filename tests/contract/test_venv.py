@@ -15,9 +15,9 @@ import pytest
 from runner.app import cancel, pull, space
 from runner.app.runs import RunRef
 from runner.errors import Conflict, ProvisionError, SpecError
+from tests.helpers.fetched import fetch_wheels
 from tests.helpers.venv_world import VenvWorld
 from tests.helpers.wait import wait_for
-from tests.helpers.wheels import fetch_wheels
 from tests.rig.hosts import RigHost
 from tests.rig.operator import Operator
 from tests.rig.rig import Rig
