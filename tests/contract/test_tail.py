@@ -273,7 +273,10 @@ def test_a_host_without_its_worker_for_a_while_is_asked_again(
             follower.end()
         return
     wait_for(lambda: tried.exists() and len(tried.read_text()) > 4, 20, "some tries")
-    docker.write_text(good)
+    there = docker.with_name("docker.new")
+    there.write_text(good)
+    there.chmod(0o755)
+    there.rename(docker)
     size = len(follower.data)
     wait_for(lambda: len(follower.data) > size + 50, 20, "new lines")
     shared_worker.cancel(run, now=True)

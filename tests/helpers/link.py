@@ -95,7 +95,8 @@ def make_link(folder: Path, set_env: Callable[[str, str], None]) -> Link:
     folder.mkdir()
     docker = folder / "docker"
     program = f"exec {sys.executable} -I -S -B -W ignore {os.path.abspath(__file__)} {folder}"
-    docker.write_text(f'#!/bin/sh\n{program} "$@"\n')
+    # ps: no other container is there
+    docker.write_text(f'#!/bin/sh\n[ "$1" = exec ] || exit 0\n{program} "$@"\n')
     docker.chmod(0o755)
     set_env("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return Link(folder)
