@@ -65,6 +65,8 @@ def make_image_tar(cache: Path, say: Say) -> Path:
             for old in cache.glob("base-*.tar*"):
                 old.unlink()
             work = cache / "base.work"
+            # debootstrap that was killed leaves it mounted
+            subprocess.run(["umount", work / "root/proc"], stderr=subprocess.DEVNULL, check=False)
             shutil.rmtree(work, ignore_errors=True)
             _build(work, cache, tar, say)
             shutil.rmtree(work)
