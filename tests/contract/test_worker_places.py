@@ -27,6 +27,9 @@ class Places:
         self.worker = worker
         self._monkeypatch = monkeypatch
         self.keepers: dict[str, subprocess.Popen[bytes]] = {}
+        # a container's own Python is the first on its path
+        own = os.path.dirname(sys.executable)
+        monkeypatch.setenv("PATH", f"{own}{os.pathsep}{os.environ['PATH']}")
         bundle = str(unpack_bundle(worker.root / "bundle"))
         self.words = [sys.executable, "-I", "-S", "-B", bundle, "supervise"]
 
