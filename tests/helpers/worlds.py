@@ -134,8 +134,8 @@ class ContainerWorld(World):
         """Wait for what comes back by itself."""
 
         def is_up() -> bool:
-            lock = self.workspace / ".runner/dispatcher.lock"
-            return records.is_locked(str(lock)) and self.is_one_worker()
+            locks = (self.workspace / ".runner/places").glob("*/dispatcher.lock")
+            return any(records.is_locked(str(lock)) for lock in locks) and self.is_one_worker()
 
         wait_for(is_up, 60, "the container's one dispatcher")
 
