@@ -115,9 +115,12 @@ class Git:
                 out["branch"] = line[14:]
             elif not line.startswith("#"):
                 path = _path_of(line).removeprefix(above).removesuffix("/")
-                if travels(path) or not os.path.lexists(os.path.join(self._root, path)):
+                new = line.startswith("? ")
+                # a new file that is gone again was somebody's temporary one, often our own
+                gone = not new and not os.path.lexists(os.path.join(self._root, path))
+                if travels(path) or gone:
                     out["edited"] += 1
-                    out["untracked"] += line.startswith("? ")
+                    out["untracked"] += new
         out["diff_bytes"], text = self._read_diff(is_shown)
         return out, text
 

@@ -447,6 +447,29 @@ def test_edits_in_repositories_within_count(root: Path, tmp_path: Path) -> None:
     assert (code["edited"], code["untracked"]) == (3, 2)  # lib, new, .runnerignore
 
 
+def test_a_file_that_was_there_for_a_moment_is_no_edit(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(root, "a.py", "b.py")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "1")
+    (root / "b.py").unlink()
+    slow = tmp_path / "bin/git"
+    put(
+        tmp_path,
+        "bin/git",
+        text=f"""#!/bin/sh
+mkdir -p .runner; touch .runner/it.$$.tmp
+{shutil.which("git")} "$@"; status=$?
+rm .runner/it.$$.tmp; exit $status
+""",
+    )
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    code = tree.read_snapshot(root).code
+    assert (code["edited"], code["untracked"]) == (1, 0)
+
+
 def test_the_diff_holds_no_secret_of_an_emptied_file(root: Path) -> None:
     put(root, ".env", text="TOKEN=hidden\n")
     put(root, "a.py", text="1\n")
