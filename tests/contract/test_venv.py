@@ -101,7 +101,8 @@ def test_made_found_used_and_taken_away_without_a_trace(world: VenvWorld) -> Non
     asked = cancel.cancel(world.ctx, [RunRef(sleeping, "box")], cancel.Order(True))
     assert asked[0].outcome == "cancelled"
     assert world.down().removed.count("environment") == 2
-    assert world.log(run) and not world.mine() and not world.environments()
+    assert world.log(run) and not world.environments()
+    wait_for(lambda: not world.mine(), 5, "the end of the last connection's processes")
     assert not list(world.rig_host.tmp.glob("runner-*"))
     with pytest.raises(ProvisionError, match="there is no worker there yet"):
         world.submit("true")
@@ -211,7 +212,8 @@ def test_what_keeps_an_environment_from_being_made_is_told_in_a_line(world: Venv
     with pytest.raises(ProvisionError, match="box: its pip reaches no package index") as caught:
         world.provision()
     assert caught.value.status == 4 and len(caught.value.advice) == 3
-    assert not list(world.runners.glob("venvs/*/runner.json")) and not world.mine()
+    assert not list(world.runners.glob("venvs/*/runner.json"))
+    wait_for(lambda: not world.mine(), 5, "the end of pip's last process")
     world.write('python = "/usr/bin/none"\n')
     with pytest.raises(ProvisionError, match="box: /usr/bin/none is not there, or is no Python"):
         world.provision()

@@ -51,10 +51,13 @@ def test_an_environment_that_is_not_there_is_named(
 def test_what_no_worker_names_may_go_unless_a_process_is_in_it(state: Path) -> None:
     assert names(venvs.unused(str(state))) == ["b"]
     python = state / "venvs/b/bin/python3"
-    with subprocess.Popen([python, "-c", "input()"], stdin=subprocess.PIPE) as child:
+    argv = [python, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdout.readline()  # until its program runs, a process shows no command line
         assert venvs.unused(str(state)) == []
-        assert child.stdin is not None
-        child.stdin.close()
+        child.stdin.write(b"\n")
+        child.stdin.flush()
     assert names(venvs.unused(str(state))) == ["b"]
 
 
