@@ -25,9 +25,11 @@ from runtime import (
     Fault,
     Refused,
     Run,
+    append_line,
     derive_seed,
     edge,
     near,
+    open_progress,
     read_options,
 )
 
@@ -312,7 +314,8 @@ def launch(
     """An agent's main: options in, training or evaluation, exit status out.
 
     cls: a dataclass of options with `seed` (drawn when negative) and `device`. Exit status: 0 done,
-    1 a fault, 2 refused, 143 or 130 stopped by a signal with the state saved.
+    1 a fault, 2 refused (its fault line says `setup`: to start again would not help), 143 or 130
+    stopped by a signal with the state saved.
     """
     name, run = Path(sys.argv[0]).stem, None
     try:
@@ -329,7 +332,10 @@ def launch(
     except Refused as problem:
         if run and run.hand_folder:
             run.hand_folder.rmdir()  # nothing was written yet
-        for line in str(problem).splitlines():
+        lines = str(problem).splitlines()
+        for line in lines:
             print(f"{name}: {line}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # a full disk must not hide what was said
+            append_line(open_progress(), {"fault": "setup", "text": "; ".join(lines)})
         sys.exit(2)
     return None

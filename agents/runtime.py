@@ -185,9 +185,7 @@ class Run:
         self.checkpoints = Path(env.get("RUNNER_CHECKPOINTS") or folder / "checkpoints")
         self.logs = Path(env.get("RUNNER_LOGS") or folder / "logs")
         self.resume = Path(env["RUNNER_RESUME"]) if env.get("RUNNER_RESUME") else None
-        self._progress = os.open(
-            env.get("RUNNER_PROGRESS") or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644
-        )
+        self._progress = open_progress()
 
     def _on_signal(self, number: int, _frame: Any) -> None:
         self.received = number
@@ -241,12 +239,23 @@ class Run:
             vector.div_(self.world)
 
     def write_progress(self, record: dict[str, Any]) -> None:
-        """Append one line of JSON, at most LINE_BYTES, in a single write."""
+        """Append one line of JSON to this rank's progress file."""
+        append_line(self._progress, record)
+
+
+def open_progress() -> int:
+    """This rank's progress file, or /dev/null where nobody reads one."""
+    path = os.environ.get("RUNNER_PROGRESS") or os.devnull
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
+def append_line(file: int, record: dict[str, Any]) -> None:
+    """Append one line of JSON, at most LINE_BYTES, in a single write."""
+    line = json.dumps(record, allow_nan=False).encode() + b"\n"
+    if len(line) > LINE_BYTES and "text" in record:  # escapes: six bytes a character
+        record = {**record, "text": record["text"][: LINE_BYTES // 8] + " …"}
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
-        if len(line) > LINE_BYTES and "text" in record:  # escapes: six bytes a character
-            record = {**record, "text": record["text"][: LINE_BYTES // 8] + " …"}
-            line = json.dumps(record, allow_nan=False).encode() + b"\n"
-        os.write(self._progress, line)
+    os.write(file, line)
 
 
 def choose_device(asked: str, local_rank: int) -> torch.device:

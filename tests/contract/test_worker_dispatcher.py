@@ -397,6 +397,25 @@ def test_what_fails_at_its_start_again_and_again_is_no_crash_loop(
     assert local_worker.log(run).count(b"ModuleNotFoundError") == 2
 
 
+def test_an_agent_that_refuses_ends_its_run_at_once_with_the_reason(
+    local_worker: LocalWorker,
+) -> None:
+    pytest.importorskip("torch", reason="left out: torch: not installed")
+    agent = str(Path(__file__).resolve().parents[2] / "agents/dqn.py")
+    code = f"""
+import os, runpy, sys
+del os.environ["RUNNER_PARAMS"]
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+sys.argv = [{agent!r}, "device=cuda"]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    run = local_worker.python(code, words=("restarts=9",))
+    end = local_worker.wait(run).status
+    assert (end.outcome, end.attempt, (end.cause or {})["kind"]) == ("failed", 1, "setup")
+    assert (end.cause or {})["text"].startswith("device=cuda is asked for, but torch ")
+
+
 def test_a_lost_attempt_that_takes_long_to_end_holds_up_no_other(
     local_worker: LocalWorker,
 ) -> None:

@@ -595,10 +595,12 @@ def test_processes_refuse_in_one_line_with_status_2(tmp_path: Path) -> None:
     }
     for text, words in cases.items():
         told = {"RUNNER_CHECKPOINTS": ""} if words else {"RUNNER_PARAMS": str(params)}
+        told["RUNNER_PROGRESS"] = str(tmp_path / "progress.jsonl")
         agent = start_agent(tmp_path, *words, **told)
         out, errors = agent.communicate(timeout=60)
         assert agent.returncode == 2 and out == ""
         assert errors.startswith(f"dqn: {text}") and len(errors.splitlines()) == 1
+        assert progress(tmp_path)[-1] == {"fault": "setup", "text": errors.strip()[len("dqn: ") :]}
     assert not list(tmp_path.glob("results/by-hand/*")) and not (tmp_path / "checkpoints").exists()
 
 

@@ -74,6 +74,12 @@ def test_the_jobs_own_word_comes_first() -> None:
     }
 
 
+def test_a_job_that_cannot_start_as_it_is_says_so_itself() -> None:
+    cause = judge(code=2, rank=0, fault={"fault": "setup", "text": "no GPU here"})
+    assert (cause["kind"], cause["text"], cause["code"]) == ("setup", "no GPU here", 2)
+    assert cause["kind"] in states.FINAL_CAUSES
+
+
 @pytest.mark.parametrize("word", ["host-restart", "shutdown", "made-up"])
 def test_a_job_cannot_claim_a_cause_that_is_not_its_own(word: str) -> None:
     cause = judge(code=1, fault={"fault": word, "text": "t"})
