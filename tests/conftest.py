@@ -128,10 +128,15 @@ def give_up(config: pytest.Config, name: str, reason: object) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Where everything is required, a test that was skipped for whatever reason is a failure."""
-    told = session.config.pluginmanager.get_plugin("terminalreporter")
-    skipped = told.stats.get("skipped", []) if told is not None else []
-    if skipped and required(session.config) == set(NEEDS) and session.exitstatus == 0:
+    if _lacks(session.config) and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _lacks(config: pytest.Config) -> bool:
+    """Whether all is required and some test was skipped, or was let fail."""
+    told = config.pluginmanager.get_plugin("terminalreporter")
+    left = told is not None and (told.stats.get("skipped") or told.stats.get("xfailed"))
+    return bool(left) and required(config) == set(NEEDS)
 
 
 # what is said at the end
@@ -159,7 +164,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, count in sorted(reasons.items()):
         if count:
             terminalreporter.write_line(f"{LEFT_OUT}{reason} ({count} tests)")
-    if terminalreporter.stats.get("skipped") and required(terminalreporter.config) == set(NEEDS):
+    if _lacks(terminalreporter.config):
         terminalreporter.write_line("all is required, and something was skipped: failed", red=True)
 
 

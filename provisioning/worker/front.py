@@ -68,23 +68,15 @@ def host_store(listener: socket.socket) -> Any:
     """The store that ranks meet in, on a socket that is bound to loopback already."""
     from torch.distributed import TCPStore
 
-    port, listen_fd = listener.getsockname()[1], listener.detach()
-
-    def host(use_libuv: bool) -> Any:
-        return TCPStore(
-            host_name=LOOPBACK,
-            port=port,
-            world_size=None,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listen_fd,
-            use_libuv=use_libuv,
-        )
-
-    try:
-        return host(use_libuv=True)
-    except NotImplementedError:
-        return host(use_libuv=False)  # up to torch 2.6 libuv's takes no socket
+    return TCPStore(
+        host_name=LOOPBACK,
+        port=listener.getsockname()[1],
+        world_size=None,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+        use_libuv=False,  # up to torch 2.6 libuv's takes no socket that is there already
+    )
 
 
 def run_agent(

@@ -36,9 +36,11 @@ class Place(NamedTuple):
 
 def register(workspace: Workspace, known: config.Config) -> None:
     """Let the others know of this worker; one without a name is alone and tells nobody."""
-    if workspace.place:
-        body = {"format": records.FORMAT, "image": known.image, "generation": known.generation}
-        records.write(os.path.join(workspace.own, "place.json"), body)
+    path = os.path.join(workspace.own, "place.json")
+    body = {"format": records.FORMAT, "image": known.image, "generation": known.generation}
+    # one that begins again on a full disk has nothing new to say
+    if workspace.place and records.read(path) != body:
+        records.write(path, body)
 
 
 def find_all(workspace: Workspace) -> List[Place]:

@@ -15,12 +15,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 
-import byhand
 import journal
 import places
 import processes
 import records
-import sockets
 from paths import Workspace
 
 from runner import states
@@ -199,7 +197,10 @@ def live_launchers(workspace: Workspace) -> List[int]:
 def _start(
     workspace: Workspace, python: str, env: Dict[str, str], alone: bool = True
 ) -> "subprocess.Popen[bytes]":
-    import subprocess  # a request that starts no worker is answered sooner without
+    # a request that starts no worker is answered sooner without
+    import subprocess
+
+    import sockets
 
     program, conf = (os.path.join(HERE, "supervisord" + end) for end in (".py", ".conf"))
     try:
@@ -228,6 +229,8 @@ def _out(workspace: Workspace) -> str:
 
 def environment(workspace: Workspace, python: str) -> Dict[str, str]:
     """What supervisord and its programs see: a short list, or all that a container's image says."""
+    import byhand
+
     given = os.environ
     env = {name: given[name] for name in _PASSED if name in given}
     env.update({name: value for name, value in given.items() if name.startswith("LC_")})

@@ -89,7 +89,9 @@ def test_the_environment_behind_it_is_seen_and_programs_go_first(
     assert local_worker.log(run).decode().splitlines()[-1] == f"ours {made}/bin/python"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="left out: torch: not installed"
+)
 @pytest.mark.parametrize("wanted", ["torch==0.0.1", "needy"])
 def test_torch_cannot_be_replaced(local_worker: LocalWorker, links: Path, wanted: str) -> None:
     make_wheel(links, "torch", "0.0.1")

@@ -24,7 +24,7 @@ def probe(limit_s: float = 100.0) -> dict[str, Any]:
 
 
 def test_torch_and_its_ranks_are_tried(local_worker: LocalWorker) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="left out: torch: not installed")
     # where no run was made yet the job's Python is the first on the path
     local_worker.set_env("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
     found = probe()
