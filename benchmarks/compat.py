@@ -9,15 +9,16 @@ and a checkpoint of every other version. One line each; status 1 when something 
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import stage
+from stage import Stage
 
 REPO = Path(__file__).resolve().parents[1]
 VERSIONS = ("2.6.0", "2.4.1")
@@ -47,77 +48,58 @@ def environment(version: str, cache: Path) -> Path:
     return python
 
 
-class Place:
-    """A project and a workspace for one version."""
-
-    def __init__(self, python: Path, folder: Path) -> None:
-        self.python, self.folder = python, folder
-        self.env = {
-            **os.environ,
-            "RUNNER_WORKSPACE": str(folder / "ws"),
-            "RUNNER_IDLE_END_S": "5",
-            "PATH": f"{python.parent}:{os.environ['PATH']}",
-        }
-        self.runner("init", str(folder / "project"), cwd=folder)
-
-    def runner(self, *words: str, cwd: Path | None = None) -> str:
-        """What a command of the client prints. Raises Failed."""
-        done = subprocess.run(
-            [self.python, "-m", "runner", *words],
-            cwd=cwd or self.folder / "project",
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-        )
-        if done.returncode:
-            raise Failed((done.stderr or done.stdout).strip()[-300:])
-        return done.stdout.strip()
-
-    def train(self, *words: str) -> str:
-        """The id of a run that ended done. Raises Failed."""
-        run = self.runner("submit", "host=local", "job=dqn", *SHORT, *words)
-        self.wait(run)
-        return run
-
-    def wait(self, run: str) -> None:
-        try:
-            self.runner("wait", run)
-        except Failed as error:
-            raise Failed(self.runner("why", run)) from error
-
-    def checkpoint(self, run: str) -> Path:
-        """The newest checkpoint of a run."""
-        return max((self.folder / "ws/checkpoints" / run).glob("step-*"))
+def train(place: Stage, *words: str) -> str:
+    """The id of a run that ended done. Raises Failed."""
+    run = said(place, "submit", "host=local", "job=dqn", *SHORT, *words)
+    wait(place, run)
+    return run
 
 
-def trials(version: str, places: dict[str, Place]) -> Iterator[tuple[str, bool, str]]:
+def wait(place: Stage, run: str) -> None:
+    """Until a run has ended done. Raises Failed, with why it did not."""
+    if place.try_runner("wait", run, limit_s=LIMIT_S).returncode:
+        raise Failed(said(place, "why", run))
+
+
+def said(place: Stage, *words: str) -> str:
+    """What a command of the client prints. Raises Failed."""
+    done = place.try_runner(*words)
+    if done.returncode:
+        raise Failed((done.stderr or done.stdout).strip()[-300:])
+    return done.stdout.strip()
+
+
+def newest_checkpoint(place: Stage, run: str) -> Path:
+    return max((place.workspace / "checkpoints" / run).glob("step-*"))
+
+
+def trials(version: str, places: dict[str, Stage]) -> Iterator[tuple[str, bool, str]]:
     """(what, whether it held, what was seen) of each trial with one version."""
     place = places[version]
     runs: list[str] = []
 
     def trained() -> str:
-        runs.append(place.train())
+        runs.append(train(place))
         return step_of(place, runs[0])
 
     def resumed() -> str:
-        place.runner("resume", runs[0], "steps=9000")
-        place.wait(runs[0])
+        said(place, "resume", runs[0], "steps=9000")
+        wait(place, runs[0])
         return step_of(place, runs[0])
 
     def ranks(launcher: str) -> str:
-        return step_of(place, place.train("nproc=2", f"launcher={launcher}"))
+        return step_of(place, train(place, "nproc=2", f"launcher={launcher}"))
 
     def loaded(other: str) -> str:
-        theirs = places[other].train()
+        theirs = train(places[other])
         mine = place.folder / f"from-{other}"
         params = mine / "params.json"
         (mine / "logs").mkdir(parents=True)
-        text = (places[other].folder / "ws/runs" / theirs / "spec.json").read_text()
+        text = (places[other].workspace / "runs" / theirs / "spec.json").read_text()
         params.write_text(json.dumps({**json.loads(text)["params"], "steps": 8000}))
         env = {**place.env, "RUNNER_PARAMS": str(params), "RUNNER_LOGS": str(mine / "logs")}
         env["RUNNER_CHECKPOINTS"] = str(mine / "checkpoints")
-        env["RUNNER_RESUME"] = str(places[other].checkpoint(theirs))
+        env["RUNNER_RESUME"] = str(newest_checkpoint(places[other], theirs))
         (mine / "checkpoints").mkdir()
         done = subprocess.run(
             [place.python, REPO / "agents/dqn.py"],
@@ -146,9 +128,9 @@ def trials(version: str, places: dict[str, Place]) -> Iterator[tuple[str, bool, 
             yield what, False, " ".join(str(error).split())
 
 
-def step_of(place: Place, run: str) -> str:
+def step_of(place: Stage, run: str) -> str:
     """`step 6000`, as the run says it."""
-    body = json.loads(place.runner("status", run, "--json"))
+    body = json.loads(said(place, "status", run, "--json"))
     return f"step {body['step']}"
 
 
@@ -160,19 +142,17 @@ def main(words: list[str]) -> int:
     versions = [word for word in words if "=" not in word] or list(VERSIONS)
     cache.mkdir(parents=True, exist_ok=True)
     bad = 0
-    with tempfile.TemporaryDirectory(prefix="runner-compat-") as scratch:
-        places: dict[str, Place] = {}
+    with contextlib.ExitStack() as open_places:
+        places: dict[str, Stage] = {}
         for version in versions:
             print(f"torch {version}: preparing", file=sys.stderr, flush=True)
-            folder = Path(scratch, version)
-            folder.mkdir()
-            places[version] = Place(environment(version, cache), folder)
+            python = str(environment(version, cache))
+            places[version] = open_places.enter_context(stage.made(python))
         for version in versions:
             for what, held, seen in trials(version, places):
                 bad += not held
                 word = "ok" if held else "FAILED"
                 print(f"torch {version}  {word:6}  {what:24}  {seen}", flush=True)
-        time.sleep(6)  # idle workers end by themselves
     return 1 if bad else 0
 
 

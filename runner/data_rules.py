@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 SOCKETS = ("/var/run/docker.sock", "/run/docker.sock")
 _KERNELS = ("proc", "sys", "dev")
-_STATE = ".local/state/runner"
+STATE_FOLDER = ".local/state/runner"
 
 
 def refused_data(
@@ -33,14 +33,14 @@ def refused_data(
             return "the Docker socket would be seen"
     if ".ssh" in parts:
         return "it lies in .ssh"
-    own = _parts(_STATE)
+    own = _parts(STATE_FOLDER)
     if any(parts[at : at + len(own)] == own for at in range(len(parts))):
         return "it lies in the runner's own state"
     for folder in map(_parts, state):
         if _holds(parts, folder) or _holds(folder, parts):
             return "the runner's own state would be seen"
     if home is not None:
-        inside = [(f"{home}/.ssh", ".ssh"), (f"{home}/{_STATE}", "the runner's own state")]
+        inside = [(f"{home}/.ssh", ".ssh"), (f"{home}/{STATE_FOLDER}", "the runner's own state")]
         for kept, what in inside:
             if _holds(parts, _parts(kept)):
                 return f"it holds {what}"

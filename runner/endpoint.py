@@ -1,7 +1,6 @@
 """One worker: one framed conversation, requests out, answers and byte streams in.
 
-The worker program travels by itself: the command that starts it holds a short stub, which looks
-for this version's bundle in the workspace, asks for it once if it is not there, and runs it.
+The worker program travels by itself (stub.py).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from runner import __version__, carriers, content, placement, wire
+from runner import __version__, carriers, content, placement, stub, wire
 from runner.carriers.base import CONNECT_TIMEOUT_S, Carrier
 from runner.carriers.failures import NoContainer
 from runner.errors import (
@@ -39,7 +38,6 @@ from runner.model import Host
 MAX_JUNK = 256 * 1024
 """What a chatty login shell may print before the worker speaks."""
 MAX_LISTING = 256 << 20
-_NEED_BUNDLE = b"runner-boot/1 need\n"
 _READ = 1 << 20
 _MOST_TOLD = 200
 """Characters of what a worker says of itself."""
@@ -47,83 +45,6 @@ _EVENT_BYTES = 128
 """Counted for each event beside its text, so that empty ones come to an end as well."""
 _LEAST_BYTES = 512
 """Within a frame, fewer bytes than these are no sign of life: they could drip for ever."""
-
-# Nothing imports its way into a bundle's bytecode: importlib does not see that a nearly full disk
-# took half of a .pyc, and then it is broken for ever. So the stub compiles, for the Python it runs
-# in, and keeps what reads back; without room the program is compiled in memory each time.
-_STUB = """
-import os,sys
-sys.dont_write_bytecode=True
-d={digest!r}
-w=os.environ.get("RUNNER_WORKSPACE")
-w=w or os.path.join(os.path.expanduser("~"),".local/share/runner/workspace")
-p=os.path.join(w,".runner","bundles",d)
-k=os.path.join("__pycache__",sys.implementation.cache_tag+".done")
-def c(t):
-    import importlib.util,marshal,struct
-    def put(n,b):
-        m="%s.tmp%d"%(n,os.getpid())
-        try:
-            os.makedirs(os.path.dirname(n),exist_ok=True)
-            with open(m,"wb",0) as o:
-                v=memoryview(b)
-                while v: v=v[o.write(v):]
-            with open(m,"rb") as o:
-                r=o.read()
-                if r!=b: raise OSError(28,"short")
-                if b: marshal.loads(r[16:])
-            os.rename(m,n)
-            return True
-        except (OSError,EOFError,ValueError):
-            try: os.unlink(m)
-            except OSError: pass
-    for f,_,ns in os.walk(t):
-        for n in ns:
-            s=os.path.join(f,n)
-            if not n.endswith(".py"): continue
-            g=importlib.util.cache_from_source(s,optimization="")
-            if os.path.exists(g): continue
-            with open(s,"rb") as o: b=o.read()
-            h=struct.pack("<III",0,int(os.stat(s).st_mtime),len(b))
-            x=marshal.dumps(compile(b,os.path.join(p,os.path.relpath(s,t)),"exec",dont_inherit=True))
-            if not put(g,importlib.util.MAGIC_NUMBER+h+x): return
-    put(os.path.join(t,k),b"")
-if not os.path.isdir(p):
-    os.write(1,{need!r})
-    def r(n):
-        b=b""
-        while len(b)<n:
-            c=os.read(0,n-len(b))
-            if not c: sys.exit(3)
-            b+=c
-        return b
-    b=r(int(r(8)))
-    import hashlib,json,zlib
-    b=zlib.decompress(b)
-    if hashlib.sha256(b).hexdigest()!=d: sys.exit("runner: the worker program arrived damaged")
-    os.makedirs(w,0o700,exist_ok=True)
-    os.makedirs(os.path.dirname(p),exist_ok=True)
-    t="%s.tmp%d"%(p,os.getpid())
-    try:
-        for n,s in json.loads(b).items():
-            f=os.path.join(t,n)
-            os.makedirs(os.path.dirname(f),exist_ok=True)
-            with open(f,"w",encoding="utf-8",newline="") as o: o.write(s)
-        c(t)
-    except BaseException as e:
-        import shutil
-        shutil.rmtree(t,True)
-        sys.exit("runner: no worker program in %s: %s"%(w,e))
-    try: os.rename(t,p)
-    except OSError:
-        import shutil
-        shutil.rmtree(t,True)
-elif not os.path.exists(os.path.join(p,k)): c(p)
-sys.path.insert(0,p)
-sys.argv[:]=[p,"serve"]
-m=os.path.join(p,"__main__.py")
-exec(compile(open(m).read(),m,"exec"),{{"__name__":"__main__","__file__":m}})
-"""
 
 
 class LinkLost(Unreachable):
@@ -333,12 +254,11 @@ class Worker:
         given = False
         while data := self._carrier.read(_READ):
             seen += data
-            need = -1 if given else seen.find(_NEED_BUNDLE)
+            need = -1 if given else seen.find(stub.NEED)
             if need >= 0:
                 given = True
-                del seen[need : need + len(_NEED_BUNDLE)]
-                zipped = zlib.compress(self._bundle.data, 6)
-                self._carrier.write(b"%08d" % len(zipped) + zipped)
+                del seen[need : need + len(stub.NEED)]
+                self._carrier.write(stub.packed(self._bundle.data))
             at = seen.find(wire.MAGIC)
             if at >= 0:
                 rest = bytes(seen[at + len(wire.MAGIC) :])
@@ -406,14 +326,11 @@ class Worker:
         )
 
     def _argv(self, container: str | None) -> list[str]:
-        stub = _STUB.format(digest=self._bundle.digest, need=_NEED_BUNDLE)
-        # only harmless characters, whatever shell the account has
-        program = f'exec(bytes.fromhex("{stub.strip().encode().hex()}"))'
         named = os.environ.get("RUNNER_WORKSPACE")
         if self.host.runtime == "local" and named and not os.path.isabs(named):
             raise SpecError(f"RUNNER_WORKSPACE is {said(named)}; it must begin with /")
         python = sys.executable if self.host.runtime == "local" else "python3"
-        argv = [python, "-I", "-S", "-B", "-c", program]
+        argv = [python, "-I", "-S", "-B", "-c", stub.stub_of(self._bundle.digest)]
         return placement.worker_argv(self.host, argv, self._image, container)
 
 
@@ -493,10 +410,7 @@ def local_record(host: Host) -> dict[str, Any]:
         "runtime": "local",
         "python": sys.executable,
         "version": __version__,
-        "gpus": list(host.gpus) if isinstance(host.gpus, tuple) else host.gpus,
-        "slots": host.slots,
-        "disk_reserve": host.disk_reserve_bytes,
-        "env": dict(host.env),
+        **host.settings(),
         "data": dict(host.data),
     }
 

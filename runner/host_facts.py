@@ -119,6 +119,11 @@ class Container:
         return self.labels.get("org.runner.image")
 
     @property
+    def is_up(self) -> bool:
+        """Whether it runs, or is about to again."""
+        return self.status in ("running", "restarting")
+
+    @property
     def generation(self) -> int:
         """The how-manieth of its pin it is; 0 where that is not told."""
         told = self.labels.get("org.runner.generation", "")
@@ -184,8 +189,8 @@ def parse_facts(text: str, cut: str, key: str) -> HostFacts:
         or not (account[0].isdigit() and account[1].isdigit())
     ):
         raise ValueError("the host's answer breaks off")
-    info = _json(found.get("info", ""))
-    base = _json(found.get("base", ""))
+    info = read_table(found.get("info", ""))
+    base = read_table(found.get("base", ""))
     nvidia = found.get("nvidia", "").splitlines()
     works = found.get("nvidia-status", "").strip() == "0"
     rows = found["nvidia-old"].splitlines() if "nvidia-old" in found else nvidia[1:]
@@ -193,7 +198,7 @@ def parse_facts(text: str, cut: str, key: str) -> HostFacts:
         parse_cards(rows, with_capability="nvidia-old" not in found) if works else ((), None)
     )
     docker_works = found.get("docker-status", "").strip() == "0"
-    records = _named(found, "record", _json)
+    records = _named(found, "record", read_table)
     containers = _containers(found.get("containers", ""))
     places = [f"{key}-{name}" for name in found.get("places", "").splitlines()]
     return HostFacts(
@@ -260,7 +265,8 @@ def sections(text: str, cut: str) -> dict[str, str]:
     return found
 
 
-def _json(text: str) -> dict[str, Any]:
+def read_table(text: str) -> dict[str, Any]:
+    """A table in JSON that a host told; {} where it is none."""
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
@@ -321,7 +327,7 @@ def _generations(key: str, names: Iterable[str], containers: Iterable[Container]
 
 def _containers(text: str) -> tuple[Container, ...]:
     """One line of JSON each; one that is told twice counts once."""
-    read = (_container(_json(line)) for line in text.splitlines())
+    read = (_container(read_table(line)) for line in text.splitlines())
     found = {each.id: each for each in read if each is not None}
     return tuple(found.values())
 

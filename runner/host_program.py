@@ -7,17 +7,17 @@ but what the part itself writes.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner import content
+from runner import content, stub
 from runner.carriers import Session
 from runner.carriers.base import OnLine
 from runner.errors import ProvisionError, TimedOut
+from runner.host_facts import read_table
 
-DONE = "runner-made "
-FAILED = "runner-failed "
+_DONE = "runner-made "
+_FAILED = "runner-failed "
 _BOOT = """
 import importlib.util,json,sys,zlib
 i=sys.stdin.buffer
@@ -64,13 +64,11 @@ def run(
     """What the module's `main` said when it had done it. Raises Refusal, HostError,
     ProvisionError.
     """
-    zipped = zlib.compress(content.bundle().data, 6)
-    program = f'exec(bytes.fromhex("{_BOOT.strip().encode().hex()}"))'
-    argv = [python, "-I", "-S", "-B", "-c", program, module]
-    data = b"%08d" % len(zipped) + zipped + json.dumps(dict(request)).encode()
+    argv = [python, "-I", "-S", "-B", "-c", stub.as_word(_BOOT), module]
+    data = stub.packed(content.bundle().data) + json.dumps(dict(request)).encode()
 
     def on_word(line: str) -> None:
-        if on_line is not None and not line.startswith((DONE, FAILED)):
+        if on_line is not None and not line.startswith((_DONE, _FAILED)):
             on_line(line)
 
     try:
@@ -78,22 +76,11 @@ def run(
     except TimedOut as error:
         raise ProvisionError(f"{host}: it took more than {timeout_s:.0f} s") from error
     for line in reversed(done.text.splitlines()):
-        for mark in (DONE, FAILED):
-            if line.startswith(mark):
-                body = _read(line[len(mark) :])
-                if body is not None and mark == DONE:
-                    return body
-                if body is not None:
-                    said = body.get("said")
-                    lines = [str(each) for each in said] if isinstance(said, list) else []
-                    raise Refusal(str(body.get("kind")), lines)
+        if line.startswith(_DONE) and (body := read_table(line[len(_DONE) :])):
+            return body
+        if line.startswith(_FAILED) and (body := read_table(line[len(_FAILED) :])):
+            said = body.get("said")
+            lines = [str(each) for each in said] if isinstance(said, list) else []
+            raise Refusal(str(body.get("kind")), lines)
     last = (done.error_text or done.text or f"status {done.status}").splitlines()[-1]
     raise ProvisionError(f"{host}: {python} there broke off", last[:300])
-
-
-def _read(text: str) -> dict[str, Any] | None:
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return body if isinstance(body, dict) else None

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner import __version__, passing
+from runner import __version__
 from runner.grammar.sweeps import filled
 from runner.ids import draw_id
 from runner.manifest import Snapshot
 from runner.model import Host, Project
-from runner.spec import RunPlan, SubmitRequest
+from runner.spec import RunPlan, SubmitRequest, passed_of
 
 SEED_BITS = 31
 _OURS = "@runner"
@@ -124,13 +124,6 @@ def make_spec(
     if host.runtime == "local":
         spec["python"] = sys.executable
     return spec
-
-
-def passed_of(plan: RunPlan) -> dict[str, Any] | None:
-    """How parameters become words; None where they do not."""
-    if plan.how not in (passing.FLAGS, passing.HYDRA):
-        return None
-    return {"how": plan.how, "flags": dict(plan.flags)}
 
 
 def door_argv(kind: str) -> tuple[str, ...]:

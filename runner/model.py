@@ -54,6 +54,15 @@ class Host:
     source: Path | None = None
     """The file it came from; None for the embedded default."""
 
+    def settings(self) -> dict[str, Any]:
+        """What its worker is told of it, whatever the runtime."""
+        return {
+            "gpus": list(self.gpus) if isinstance(self.gpus, tuple) else self.gpus,
+            "slots": self.slots,
+            "disk_reserve": self.disk_reserve_bytes,
+            "env": dict(self.env),
+        }
+
 
 @dataclass(frozen=True)
 class ImagePin:

@@ -12,7 +12,6 @@ import os
 import shlex
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -22,8 +21,9 @@ from runner.errors import OutputError, RunFailed, RunnerError, SpecError
 from runner.fields import type_name
 from runner.model import Host, JobSpec
 from runner.show import documents
+from runner.show.progress import TerminalReport, is_dumb
 from runner.show.rows import ending_line, run_rows
-from runner.show.screen import Paint, TailFilter, cut, escaped, table
+from runner.show.screen import Paint, TailFilter, escaped, table
 from runner.show.units import duration, moment, plural, size, took
 
 if TYPE_CHECKING:
@@ -40,19 +40,13 @@ if TYPE_CHECKING:
     from runner.doctor.findings import HostHealth
 
 MOST_NAMED = 5
-STEP_PATIENCE_S = 1.0
-"""How long something is waited for before it is said."""
 
 
 def coloured(stream: TextIO, choice: str) -> bool:
     """Whether words on this stream get colours."""
     if choice != "auto":
         return choice == "always"
-    return stream.isatty() and not os.environ.get("NO_COLOR") and not _dumb()
-
-
-def _dumb() -> bool:
-    return os.environ.get("TERM", "dumb") == "dumb"
+    return stream.isatty() and not os.environ.get("NO_COLOR") and not is_dumb()
 
 
 @contextlib.contextmanager
@@ -69,75 +63,6 @@ def _writing() -> Iterator[None]:
 def unwritten(error: OSError) -> OutputError:
     """Says that stdout is full or broken."""
     return OutputError(f"stdout cannot be written: {error.strerror}")
-
-
-class TerminalReport:
-    """Says on stderr what goes on; nothing at all where that is no terminal."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._on = stream.isatty()
-        self._redraws = self._on and not _dumb()
-        self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
-        self._drawn = False
-
-    def note(self, text: str) -> None:
-        """A line worth keeping."""
-        if self._on:
-            with self._lock:
-                self._clear()
-                for line in text.split("\n"):
-                    self._stream.write(escaped(line) + "\n")
-                self._stream.flush()
-
-    def step(self, text: str) -> None:
-        """What is being waited for now; shown once it has lasted, replaced by the next one."""
-        if not self._redraws:
-            return
-        with self._lock:
-            if self._drawn:
-                self._draw(text)
-                return
-            self._stop_timer()
-            self._timer = threading.Timer(STEP_PATIENCE_S, self._draw_late, (text,))
-            self._timer.daemon = True
-            self._timer.start()
-
-    def done(self) -> None:
-        """Nothing is waited for any more."""
-        with self._lock:
-            self._clear()
-
-    def warn(self, text: str) -> None:
-        """A line for stderr that cron must see too."""
-        with self._lock:
-            self._clear()
-            self._stream.write("".join(escaped(line) + "\n" for line in text.split("\n")))
-            self._stream.flush()
-
-    def _draw_late(self, text: str) -> None:
-        with self._lock:
-            if self._timer is not None and threading.current_thread() is self._timer:
-                self._draw(text)
-
-    def _draw(self, text: str) -> None:
-        columns = shutil.get_terminal_size().columns - 1
-        self._stream.write("\r\x1b[K" + cut(escaped(text), columns))
-        self._stream.flush()
-        self._drawn = True
-
-    def _clear(self) -> None:
-        self._stop_timer()
-        if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._drawn = False
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def error_text(error: RunnerError) -> str:

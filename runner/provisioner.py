@@ -23,11 +23,11 @@ from runner.carriers import Completed, Session
 from runner.carriers.base import OnLine
 from runner.carriers.failures import NoContainer, docker_failure
 from runner.errors import ProvisionError, RunnerError, SpecError, TimedOut
-from runner.host_facts import SCRIPT, Container, HostFacts, parse_facts
+from runner.host_answers import read_facts, said_lines
+from runner.host_facts import Container, HostFacts
 from runner.model import Host, ImagePin
-from runner.placement import worker_key
 from runner.worker_options import LIMITS
-from runner.worker_plan import IMAGES, ROOTS_STAND_IN, WorkerPlan, check_host, plan_worker
+from runner.worker_plan import ROOTS_STAND_IN, WorkerPlan, check_host, plan_worker
 
 _ASK_S = 60.0
 _PULL_S = 7200.0
@@ -118,18 +118,6 @@ def parse_probe(text: str) -> Probe | None:
     )
 
 
-def read_facts(session: Session, host: Host, pin: ImagePin) -> HostFacts:
-    """What the host is like; one round trip. Raises HostError, ProvisionError."""
-    cut = f"runner-{secrets.token_hex(8)}"
-    key = worker_key(host)
-    words = [cut, key, pin.name, host.workspace, pin.base, IMAGES, *host.data.values()]
-    done = session.run(["sh", "-c", SCRIPT, "runner", *words], timeout_s=_ASK_S)
-    try:
-        return parse_facts("\n" + done.stdout.decode("utf-8", "replace"), cut, key)
-    except ValueError as error:
-        raise ProvisionError(f"{host.name}: {error}", *said_lines(done)) from error
-
-
 class Provisioner:
     """Makes one host's worker over one session."""
 
@@ -177,7 +165,7 @@ class Provisioner:
 
     def live_runs(self, container: Container) -> list[str]:
         """Runs that live in a container of ours; none in one that does not run."""
-        if container.status not in ("running", "restarting"):
+        if not container.is_up:
             return []
         return [run for run, _ in live_runs(self._session, self.host, container.name)]
 
@@ -235,17 +223,16 @@ class Provisioner:
         Raises Overtaken, ProvisionError.
         """
         current = plan.current
-        steps_aside = current is not None and current.status in ("running", "restarting")
-        if current is not None and steps_aside:
-            if self._sh(host_scripts.ASIDE, current.id, plan.old_name).status:
-                raise Overtaken(f"{self.host.name}: somebody else replaces {plan.container}")
-        elif current is not None:
-            self.remove([current.id])
+        if current is None or not current.is_up:
+            self.remove([] if current is None else [current.id])
+            self._run(plan)
+            return
+        if self._sh(host_scripts.ASIDE, current.id, plan.old_name).status:
+            raise Overtaken(f"{self.host.name}: somebody else replaces {plan.container}")
         try:
             self._run(plan)
         except RunnerError:
-            if current is not None and steps_aside:
-                self._sh(host_scripts.BACK, current.id, plan.container)
+            self._sh(host_scripts.BACK, current.id, plan.container)
             raise
 
     def _run(self, plan: WorkerPlan) -> None:
@@ -414,12 +401,3 @@ def _check_env(host: Host) -> None:
 def _pieces(data: bytes) -> Iterator[bytes]:
     for start in range(0, len(data), _SEND):
         yield data[start : start + _SEND]
-
-
-def said_lines(done: Completed, *, lines: int = 2) -> list[str]:
-    """The end of what a command said, for advice."""
-    text = done.error_text or done.text
-    found = [line for line in text.splitlines() if line.strip()]
-    # Docker 28 without buildx ends each build with this notice
-    found = [line for line in found if not line.startswith(("DEPRECATED", "            "))]
-    return found[-lines:] or [f"status {done.status}"]

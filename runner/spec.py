@@ -15,6 +15,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from runner import passing
 from runner.errors import SpecError
@@ -233,7 +234,8 @@ def _bash_line(words: Sequence[str], script: str) -> str:
 def _check_launcher(launcher: str, nproc: int) -> None:
     if launcher == "direct" and nproc > 1:
         raise SpecError(
-            f"launcher=direct starts one rank, not {nproc}; several need torchrun", NOTHING_SENT
+            f"launcher=direct starts one rank, not {nproc}; several need torchrun or mpirun",
+            NOTHING_SENT,
         )
 
 
@@ -301,11 +303,18 @@ def resolve(
     )
 
 
+def passed_of(job: JobSpec | RunPlan) -> dict[str, Any] | None:
+    """How its parameters become words, as a record's `pass` has it; None where they do not."""
+    if job.how not in (passing.FLAGS, passing.HYDRA):
+        return None
+    return {"how": job.how, "flags": dict(job.flags)}
+
+
 def _check_passed(job: JobSpec, params: Mapping[str, Param], members: Sequence[Member]) -> None:
     """Refuses values that cannot be said on a command line."""
-    if job.how not in (passing.FLAGS, passing.HYDRA):
+    passed = passed_of(job)
+    if passed is None:
         return
-    passed = {"how": job.how, "flags": dict(job.flags)}
     for each in members or (Member(),):
         said_params = {**params, **each.params}
         for name, value in said_params.items():

@@ -9,10 +9,7 @@ import click
 
 from runner.errors import SpecError
 
-LATER_COMMANDS = (
-    *("keep", "schedule", "compare"),
-    *("top", "notify"),
-)
+LATER_COMMANDS = ("keep", "schedule", "compare", "top", "notify")
 LATER_OPTIONS = ("--ended", "--since")
 Function = TypeVar("Function", bound=Callable[..., Any])
 

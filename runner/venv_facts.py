@@ -4,14 +4,15 @@ environments that were made there (pure).
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from runner.host_facts import SCRIPT as MACHINE
-from runner.host_facts import HostFacts, parse_facts, sections
+from runner.host_facts import HostFacts, parse_facts, read_table, sections
+from runner.model import Host
+from runner.placement import worker_key
 
 _LOOK = """
 import importlib.util as u, json, sys
@@ -25,7 +26,7 @@ print(json.dumps({"version": list(sys.version_info[:3]), "executable": sys.execu
 """.strip()
 # Docker is nobody's business here, and asking it takes time
 SCRIPT = (
-    "wanted=$1; shift\ndocker() { return 1; }\n"
+    'cut=$1 wanted=$2; shift 2; set -- "$cut" "$@"\ndocker() { return 1; }\n'
     + MACHINE
     + """
 look='"""
@@ -88,7 +89,7 @@ def parse(text: str, cut: str, key: str) -> VenvFacts:
     if "venv-end" not in found:
         raise ValueError("the host's answer breaks off")
     pythons = [
-        _python(name[len("python ") :], _json(body))
+        _python(name[len("python ") :], read_table(body))
         for name, body in found.items()
         if name.startswith("python ")
     ]
@@ -96,17 +97,16 @@ def parse(text: str, cut: str, key: str) -> VenvFacts:
     return VenvFacts(
         machine=machine,
         pythons=tuple(each for each in pythons if each is not None),
-        record=_json(found.get("venv-record", "")),
+        record=read_table(found.get("venv-record", "")),
         links={pair[0]: pair[1] for pair in links if len(pair) == 2},
         whole=frozenset(found.get("venv-whole", "").split()),
     )
 
 
-def words(
-    cut: str, key: str, pin: str, workspace: str, python: str | None, data: Sequence[str]
-) -> list[str]:
-    """What the script is told."""
-    return [python or "", cut, key, pin, workspace, "-", "-", *data]
+def words(host: Host, pin: str) -> list[str]:
+    """What the script is told after the word that cuts its answer."""
+    told = [host.python or "", worker_key(host), pin, host.workspace]
+    return [*told, "-", "-", *host.data.values()]
 
 
 def _python(path: str, body: Mapping[str, Any]) -> Python | None:
@@ -122,11 +122,3 @@ def _python(path: str, body: Mapping[str, Any]) -> Python | None:
         alone=body.get("alone") is True,
         torch=torch if known else None,
     )
-
-
-def _json(text: str) -> dict[str, Any]:
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return body if isinstance(body, dict) else {}

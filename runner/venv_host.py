@@ -6,7 +6,6 @@ there is no sudo, no port, no change to anyone's keys or shell files.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,14 +13,15 @@ from runner import content, host_program
 from runner.carriers import Session
 from runner.carriers.base import OnLine
 from runner.errors import Conflict, ProvisionError, RunnerError, TimedOut
+from runner.host_answers import ask, said_lines
 from runner.model import Host, ImagePin
 from runner.placement import worker_key
-from runner.provisioner import PROBE, Probe, parse_probe, said_lines
+from runner.provisioner import PROBE, Probe, parse_probe
+from runner.show.units import some
 from runner.venv_facts import SCRIPT, VenvFacts, parse, words
 from runner.venv_plan import OWN_PACKAGES, VenvPlan, check_request, plan_venv, venv_key
 from runner.worker_plan import check_host
 
-_ASK_S = 60.0
 _MAKE_S = 8000.0
 """Longer than pip may take there; the user sees its progress and may interrupt."""
 _DOWN_S = 900.0
@@ -50,21 +50,8 @@ class VenvHost:
 
     def look(self) -> VenvFacts:
         """What it is like. Raises HostError, ProvisionError."""
-        cut = f"runner-{secrets.token_hex(8)}"
-        key = worker_key(self.host)
-        told = words(
-            cut,
-            key,
-            self.pin.name,
-            self.host.workspace,
-            self.host.python,
-            list(self.host.data.values()),
-        )
-        done = self._session.run(["sh", "-c", SCRIPT, "runner", *told], timeout_s=_ASK_S)
-        try:
-            return parse("\n" + done.stdout.decode("utf-8", "replace"), cut, key)
-        except ValueError as error:
-            raise ProvisionError(f"{self.host.name}: {error}", *said_lines(done)) from error
+        key, told = worker_key(self.host), words(self.host, self.pin.name)
+        return ask(self._session, self.host, SCRIPT, told, lambda text, cut: parse(text, cut, key))
 
     def plan(self, facts: VenvFacts, *, default: bool, rebuild: bool) -> VenvPlan:
         """What is to be made of it."""
@@ -140,9 +127,8 @@ class VenvHost:
             ) from refusal
 
     def _live(self, runs: tuple[str, ...]) -> Conflict:
-        shown = ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
         return Conflict(
-            f"{self.host.name}: runs live there ({shown}); nothing was taken away",
+            f"{self.host.name}: runs live there ({some(runs)}); nothing was taken away",
             "wait for them,",
             f"or:  runner cancel host={self.host.name}",
         )

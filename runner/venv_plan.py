@@ -138,17 +138,6 @@ def plan_venv(
     known = facts.links.get(pin.name, "")
     same = known.partition("-")[0] == digest and known in facts.whole
     default = default or not facts.record
-    current = facts.links.get("current", "")
-    settled = (
-        lasting(facts.record) == lasting(record)
-        and (not default or current == known)
-        and current in facts.whole
-    )
-    if not default:
-        image = facts.record.get("image", record["image"])
-        settled = settled or lasting({**facts.record, "image": image}) == lasting(
-            {**record, "image": image}
-        )
     make = rebuild or not same
     named = any(_names(line, ("torch",)) for line in lines)
     plan = VenvPlan(
@@ -160,11 +149,18 @@ def plan_venv(
         key=venv_key(host),
         default=default,
         make=make,
-        settle=make or not settled,
+        settle=make or not _is_settled(facts, record, known, default=default),
         has_torch=system or named,
     )
     _check_room(host, facts, plan)
     return plan
+
+
+def _is_settled(facts: VenvFacts, record: Mapping[str, Any], known: str, *, default: bool) -> bool:
+    """Whether the record there says the same; that names the image of runs which name none."""
+    if default:
+        return lasting(facts.record) == lasting(record) and facts.links.get("current") == known
+    return {**lasting(facts.record), "image": None} == {**lasting(record), "image": None}
 
 
 def _check_room(host: Host, facts: VenvFacts, plan: VenvPlan) -> None:
@@ -187,16 +183,12 @@ def _name(line: str) -> str:
 
 
 def _record(host: Host, pin: ImagePin, facts: VenvFacts) -> dict[str, Any]:
-    gpus: Any = list(host.gpus) if isinstance(host.gpus, tuple) else host.gpus
     return {
         "format": 1,
         "runtime": "venv",
         "host": host.name,
         "image": {"pin": pin.name, "torch": pin.torch, "cuda": pin.cuda},
-        "gpus": gpus,
-        "slots": host.slots,
-        "disk_reserve": host.disk_reserve_bytes,
+        **host.settings(),
         "network": host.network,
         "data": {name: facts.machine.data.get(path, path) for name, path in host.data.items()},
-        "env": dict(host.env),
     }

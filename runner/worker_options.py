@@ -33,7 +33,6 @@ def worker_record(
     host: Host, pin: ImagePin, facts: HostFacts, worker: str, generation: int
 ) -> dict[str, Any]:
     """worker.json: what the worker program reads of itself."""
-    gpus: Any = list(host.gpus) if isinstance(host.gpus, tuple) else host.gpus
     return {
         "format": 1,
         "worker": worker,
@@ -48,12 +47,9 @@ def worker_record(
             "torch": pin.torch,
             "cuda": pin.cuda,
         },
-        "gpus": gpus,
-        "slots": host.slots,
-        "disk_reserve": host.disk_reserve_bytes,
+        **host.settings(),
         "network": host.network,
         "data": {name: f"{DATA}/{name}" for name in host.data},
-        "env": dict(host.env),
     }
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.data_rules import SOCKETS, refused_data
+from runner.data_rules import SOCKETS, STATE_FOLDER, refused_data
 from runner.errors import Conflict, ProvisionError
 from runner.host_facts import Card, Container, HostFacts
 from runner.model import Host, ImagePin
@@ -35,9 +35,6 @@ WORKER_LABEL = "org.runner.worker"
 IMAGE_LABEL = "org.runner.image"
 GENERATION_LABEL = "org.runner.generation"
 OPTIONS_LABEL = "org.runner.options"
-INPUTS_LABEL = "org.runner.inputs"
-"""Of an image."""
-STATE_FOLDER = ".local/state/runner"
 ROOTS_STAND_IN = 1000
 """The worker's uid and gid where the account is root: its jobs are never root."""
 _FORMAT = 1
@@ -360,16 +357,14 @@ def _stale(
 ) -> tuple[str, ...]:
     """Folders of older workers of this pin; those of a newer one may just be in the making."""
     there = [each for each in facts.containers if is_ours(each) and each not in leftovers]
-    in_use = {f"{name}.{each.generation}" for each in there}
-    older = (f"{name}.{number}" for number in _numbers_after(f"{name}.", facts.records))
+    in_use = {each.generation for each in there}
+    found = [record.rpartition(".") for record in facts.records]
     return tuple(
-        each for each in older if each not in in_use and int(each.rpartition(".")[2]) < generation
+        f"{name}.{number}"
+        for of, _, number in found
+        if of == name and number.isascii() and number.isdigit()
+        if int(number) < generation and int(number) not in in_use
     )
-
-
-def _numbers_after(start: str, names: Iterable[str]) -> list[str]:
-    rests = (name[len(start) :] for name in names if name.startswith(start))
-    return [rest for rest in rests if rest.isascii() and rest.isdigit()]
 
 
 def _mend(facts: HostFacts, current: Container | None) -> tuple[tuple[str, str], ...]:

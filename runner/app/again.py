@@ -291,14 +291,13 @@ def _until_answered(
             first=worker,
             went_out=lambda: held.began,
         )
-    except OutcomeUnknown:
-        raise
     except RunnerError as error:
-        raise _with_way_out(error, request) from error
+        error.advice = (*error.advice, *_ways_out(error, request))
+        raise
 
 
-def _with_way_out(error: RunnerError, request: Mapping[str, Any]) -> RunnerError:
-    """A refusal, and what to type next."""
+def _ways_out(error: RunnerError, request: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to type next after a refusal."""
     source = str(request.get("source") or request.get("run"))
     ways = {
         "no-checkpoint": (f"from zero: runner fork {source} --fresh",),
@@ -307,10 +306,7 @@ def _with_way_out(error: RunnerError, request: Mapping[str, Any]) -> RunnerError
         "conflict": ("type the same words again",),
         "wrong-state": (line("status", source),),
     }
-    advice = ways.get(str(error.code), ())
-    told = type(error)(error.message, *error.advice, *advice)
-    told.code = error.code
-    return told
+    return ways.get(str(error.code), ())
 
 
 def _look(ctx: Context, worker: Worker, run: str) -> Source:

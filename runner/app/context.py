@@ -130,19 +130,10 @@ class Context:
 class _Known(Worker):
     """A worker that is looked at before the first request, and whose `no such run` is explained."""
 
-    def __init__(
-        self,
-        ctx: Context,
-        host: Host,
-        *,
-        lane: int,
-        many: bool,
-        image: str | None,
-        container: str | None,
-    ) -> None:
+    def __init__(self, ctx: Context, host: Host, **options: Any) -> None:
         self._ctx = ctx
         self._greeted = False
-        super().__init__(host, lane=lane, many=many, image=image, container=container)
+        super().__init__(host, **options)
 
     def open(self, verb: str, *, beside: Request | None = None, **arguments: Any) -> Request:
         if not self._greeted:
@@ -285,8 +276,7 @@ def worker_of(ctx: Context, worker: Worker, image: Any, run: str | None = None) 
     image: None for whichever it is. run: what ran in it. Raises ProvisionError when there is none
     of that image.
     """
-    there = worker.hello.get("image")  # who never speaks is found out here, before it is asked
-    if not isinstance(image, str) or there == image:
+    if not isinstance(image, str) or worker.hello.get("image") == image:
         yield worker
     elif worker.host.runtime == "local":
         check_image(worker, image, run)

@@ -21,8 +21,8 @@ from runner.children import end_new_at_exit
 from runner.doctor import questions, worker
 from runner.doctor.answers import Here, Seen, parse_answer
 from runner.doctor.findings import HostHealth, fault
-from runner.doctor.here import read_here
 from runner.doctor.judge import judge
+from runner.doctor.own_side import read_here
 from runner.errors import Conflict, ProvisionError, RunnerError, SpecError, TimedOut, Unreachable
 from runner.model import Host, ImagePin
 from runner.worker_plan import IMAGES, plan_worker
@@ -44,8 +44,8 @@ def doctor(ctx: Context, host: str | None) -> list[HostHealth]:
     Raises NotFound, SpecError for a host that was named.
     """
     chosen = [ctx.host(host)] if host else list(ctx.hosts.values())
-    for each in chosen if host else ():
-        _pin(ctx, each)
+    if host:
+        _pin(ctx, chosen[0])
     healths = [] if host else [_unread(name, error) for name, error in ctx.broken.items()]
     end_new_at_exit()
     looks = [_Look(ctx, each, many=len(chosen) > 1) for each in chosen]
@@ -63,8 +63,12 @@ def doctor(ctx: Context, host: str | None) -> list[HostHealth]:
 def _pin(ctx: Context, host: Host) -> ImagePin:
     """The host's image; its own runtime has none. Raises SpecError."""
     if host.runtime == "local":
-        return ImagePin(host.image, "", "", "", "0", ())
+        return _no_pin(host)
     return inventory.find_image(ctx.images, host.image)
+
+
+def _no_pin(host: Host) -> ImagePin:
+    return ImagePin(host.image, "", "", "", "0", ())
 
 
 def _unread(name: str, error: SpecError) -> HostHealth:
@@ -84,6 +88,10 @@ class _Look:
         self._text: str | None = None
         self._here = Here()
         self._error: RunnerError | None = None
+        try:
+            self._pin = _pin(ctx, host)
+        except SpecError as error:
+            self._pin, self._error = _no_pin(host), error
         self._bug: BaseException | None = None
         self._skew_s: float | None = None
         self._worker: Mapping[str, Any] | None = None
@@ -123,7 +131,8 @@ class _Look:
 
     def _run(self) -> None:
         try:
-            self._look()
+            if self._error is None:
+                self._look()
         except RunnerError as error:
             self._error = error
         except BaseException as bug:  # the edge of a thread: whoever waits must hear of it
@@ -132,7 +141,6 @@ class _Look:
             self._ended = time.monotonic()
 
     def _look(self) -> None:
-        pin = _pin(self._ctx, self.host)
         try:
             route = None if is_here(self.host) else read_route(self.host)
         except RunnerError:
@@ -141,7 +149,7 @@ class _Look:
         self._here = read_here(self.host, route)
         with open_session(self.host) as session:
             argv = questions.argv(
-                self.host, pin, self._cut, workspace=self._workspace(), images=IMAGES
+                self.host, self._pin, self._cut, workspace=self._workspace(), images=IMAGES
             )
             limit_s = max(0.5, self._until - time.monotonic() - 0.5)
             try:
@@ -188,21 +196,17 @@ class _Look:
 
     def _seen(self) -> Seen:
         text = self._text if self._text is not None else "\n".join(list(self._lines))
-        parts, facts, stopped = parse_answer(text, self._cut, self.host)
-        try:
-            pin = _pin(self._ctx, self.host)
-        except SpecError as error:
-            self._error = self._error or error
-            pin = ImagePin(self.host.image, "", "", "", "0", ())
+        answer = parse_answer(text, self._cut, self.host)
         return Seen(
             host=self.host,
-            pin=pin,
+            pin=self._pin,
             pins=self._ctx.images,
             here=self._here,
             error=self._error,
-            parts=parts,
-            facts=facts,
-            stopped_in=stopped,
+            parts=answer.parts,
+            facts=answer.facts,
+            venv=answer.venv,
+            stopped_in=answer.stopped_in,
             skew_s=self._skew_s,
             worker=self._worker,
             worker_error=self._worker_error,

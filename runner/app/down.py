@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from runner import host_scripts
 from runner.app.context import Context
 from runner.app.down_venv import down_venv
 from runner.app.reports import DownReport
+from runner.app.steps import Ask, confirm_purge, pin_of, unpulled
 from runner.carriers import Session, open_session
 from runner.errors import Conflict, ProvisionError, SpecError
 from runner.fields import said, valid_name
+from runner.host_answers import read_facts, read_remains, said_lines
 from runner.host_facts import Container, HostFacts
-from runner.model import Host, ImagePin
+from runner.model import Host
 from runner.placement import worker_key
-from runner.provisioner import live_runs, read_facts, remove_containers, said_lines
-from runner.remains import REMAINS, Remains, parse_remains
-from runner.show.units import plural
+from runner.provisioner import live_runs, remove_containers
+from runner.remains import Remains
+from runner.show.units import plural, some
 from runner.worker_options import STOP_TIMEOUT_S
-from runner.worker_plan import WORKER_LABEL, check_workspace
+from runner.worker_plan import check_workspace, is_ours
 
-Ask = Callable[[str], str]
-_ASK_S = 60.0
 _REMOVE_S = 900.0
 """Hundreds of GB of checkpoints on a slow disk."""
 
@@ -80,11 +80,11 @@ class _Leaving:
         """What there is. Raises Conflict when something keeps us from taking it away."""
         self.ctx.report.step(f"looking at {self.host.name}")
         self.facts = self._read()
-        self.remains = self._read_remains()
+        self.remains = read_remains(self.session, self.host, self.facts.uid)
         self.containers = [
             each
             for each in self.facts.containers
-            if WORKER_LABEL in each.labels and self.image in (None, each.pin)
+            if is_ours(each) and self.image in (None, each.pin)
         ]
         live: list[str] = []
         for each in self.containers:
@@ -97,11 +97,10 @@ class _Leaving:
                 for run, was_cancelled in live_runs(self.session, self.host, each.name):
                     (self.cancelled if was_cancelled else live).append(run)
         if live:
-            shown = ", ".join(live[:3]) + (f" and {len(live) - 3} more" if len(live) > 3 else "")
             one = len(live) == 1
             raise Conflict(
                 f"{self.host.name}: {plural(len(live), 'run')} {'lives' if one else 'live'} there"
-                f" ({shown}); nothing was taken away",
+                f" ({some(live)}); nothing was taken away",
                 f"runner wait {' '.join(live[:3])}" if len(live) <= 3 else "wait for them,",
                 f"or:  runner cancel {' '.join(live[:3])}"
                 if len(live) <= 3
@@ -109,9 +108,7 @@ class _Leaving:
             )
 
     def _read(self) -> HostFacts:
-        # of a pin that is not known any more the containers are found all the same
-        name = self.image or self.host.image
-        pin = self.ctx.images.get(name) or ImagePin(name, "scratch", "", "", "0", ())
+        pin = pin_of(self.ctx, self.image or self.host.image)
         facts = read_facts(self.session, self.host, pin)
         if facts.has_docker and facts.docker_version is None:
             raise ProvisionError(
@@ -120,44 +117,24 @@ class _Leaving:
             )
         return facts
 
-    def _read_remains(self) -> Remains:
-        cut = f"runner-{secrets.token_hex(8)}"
-        words = [cut, worker_key(self.host), self.host.workspace]
-        done = self.session.run(["sh", "-c", REMAINS, "runner", *words], timeout_s=_ASK_S)
-        try:
-            text = "\n" + done.stdout.decode("utf-8", "replace")
-            return parse_remains(text, cut, self.facts.uid)
-        except ValueError as error:
-            raise ProvisionError(f"{self.host.name}: {error}", *said_lines(done)) from error
+    @cached_property
+    def unpulled(self) -> list[str]:
+        """Runs that a purge takes away; that of one image leaves the workspace."""
+        return unpulled(self.ctx, self.remains) if self.image is None else []
 
     def confirm(self, ask: Ask | None) -> None:
         """Let somebody decide over what would go for good. Raises Conflict unless they said yes."""
         check_workspace(self.host, self.facts)
-        going = self._going()
-        unpulled = self._unpulled()
-        if ask is None:
-            shown = "; ".join(" ".join(line.split()) for line in going)
-            raise SpecError(
-                f"down --purge takes away for good: {shown}",
-                "where nobody can be asked it needs --yes; nothing was taken away",
-            )
-        self.ctx.report.done()
-        for line in going:
-            self.ctx.report.note(line)
-        what = f", {plural(len(unpulled), 'run')} not pulled among it" if unpulled else ""
-        question = f"Type yes to take all this away from {self.host.name}{what}: "
-        if ask(question).strip().lower() != "yes":
-            raise Conflict(f"{self.host.name}: nothing was taken away")
+        confirm_purge(self.ctx, self.host.name, self._going(), self.unpulled, ask)
 
     def _going(self) -> list[str]:
         names = [each.name for each in self.containers]
         lines = [f"containers  {', '.join(names)}"] if names else []
         if self.image is not None:
             return [*lines, f"images      those of {self.image} that the runner made there"]
-        unpulled = self._unpulled()
-        shown = ", ".join(unpulled[:5]) + (" …" if len(unpulled) > 5 else "")
+        shown = ", ".join(self.unpulled[:5]) + (" …" if len(self.unpulled) > 5 else "")
         runs = f"with {plural(len(self.remains.runs), 'run')}"
-        runs += f", not pulled here: {shown}" if unpulled else ", all pulled here"
+        runs += f", not pulled here: {shown}" if self.unpulled else ", all pulled here"
         runs = runs if self.remains.runs else "without a run"
         lines += [f"workspace   {self.host.workspace}, {runs}", "images      those the runner made"]
         bases = self._made("base") if self.remains.is_last else []
@@ -166,9 +143,6 @@ class _Leaving:
         if not self.remains.is_last:
             lines.append("stays       what other workers of the account need: leases, keys, bases")
         return lines
-
-    def _unpulled(self) -> list[str]:
-        return [run for run in self.remains.runs if not self.ctx.store.pulled(run).get("complete")]
 
     def _made(self, kind: str) -> list[str]:
         start = f"{kind} "
@@ -184,31 +158,33 @@ class _Leaving:
             ids = [each.id for each in self.containers]
             remove_containers(self.session, self.host, ids, limit_s=limit_s)
         pins = sorted({each.pin for each in self.containers if each.pin is not None})
-        kept = f"runner-{self.facts.uid}-{worker_key(self.host)}"
         # the next one is to be known again, as its workspace stays
         known = "" if purge and self.image is None else self.facts.worker or ""
-        self._sh(host_scripts.FORGET, kept, known, *self._folders(pins))
-        unpulled = self._unpulled() if purge and self.image is None else []
+        self._sh(host_scripts.FORGET, self._name, known, *self._folders(pins))
         if purge:
-            self._purge(pins)
+            self._purge()
         return DownReport(
             host=self.host.name,
             containers=tuple(each.name for each in self.containers),
             purged=purge,
             runs=len(self.remains.runs),
-            unpulled=tuple(unpulled),
+            unpulled=tuple(self.unpulled) if purge else (),
             kept=self.remains.others if purge else (),
         )
 
+    @property
+    def _name(self) -> str:
+        """What the names of all workers of the workspace begin with."""
+        return f"runner-{self.facts.uid}-{worker_key(self.host)}"
+
     def _folders(self, pins: Sequence[str]) -> list[str]:
         """Names of the workers whose folders go, also of such that had no container any more."""
-        start = f"runner-{self.facts.uid}-{worker_key(self.host)}"
         if self.image is not None:
-            return [f"{start}-{self.image}"]
+            return [f"{self._name}-{self.image}"]
         known = {name.rpartition(".")[0] or name for name in self.facts.records}
-        return sorted({start, *known, *(f"{start}-{pin}" for pin in pins)})
+        return sorted({self._name, *known, *(f"{self._name}-{pin}" for pin in pins)})
 
-    def _purge(self, pins: Sequence[str]) -> None:
+    def _purge(self) -> None:
         if self.facts.has_docker:
             self.ctx.report.step("taking away the images")
             prune = "no" if self.remains.others_here else "all"

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-
 from runner.app.context import Context
 from runner.app.reports import DownReport
+from runner.app.steps import Ask, confirm_purge, pin_of, unpulled
 from runner.carriers import Session
-from runner.errors import Conflict, ProvisionError, SpecError
-from runner.model import Host, ImagePin
-from runner.placement import worker_key
-from runner.provisioner import said_lines
-from runner.remains import REMAINS, Remains, parse_remains
+from runner.errors import SpecError
+from runner.host_answers import read_remains
+from runner.model import Host
 from runner.show.units import plural
-from runner.venv_facts import VenvFacts
 from runner.venv_host import VenvHost
 from runner.worker_plan import check_workspace
-
-_ASK_S = 60.0
 
 
 def down_venv(
@@ -29,7 +22,7 @@ def down_venv(
     *,
     purge: bool,
     yes: bool,
-    ask: Callable[[str], str] | None,
+    ask: Ask | None,
 ) -> DownReport:
     """The host's worker, taken away with its environments; see `down`."""
     if image is not None:
@@ -37,16 +30,19 @@ def down_venv(
             f"{host.name} is a venv: one worker has the environments of all its images",
             f"those that nobody needs any more:  runner gc host={host.name}",
         )
-    pin = ctx.images.get(host.image) or ImagePin(host.image, "scratch", "", "", "0", ())
-    there = VenvHost(session, host, pin, ctx.images)
+    there = VenvHost(session, host, pin_of(ctx, host.image), ctx.images)
     ctx.report.step(f"looking at {host.name}")
     facts = there.look()
-    remains = _remains(session, host, facts)
-    unpulled = [run for run in remains.runs if not ctx.store.pulled(run).get("complete")]
+    remains = read_remains(session, host, facts.machine.uid)
+    lost = unpulled(ctx, remains) if purge else []
     if purge:
         check_workspace(host, facts.machine)
         if not yes:
-            _confirm(ctx, host, remains, unpulled, ask)
+            runs = f"with {plural(len(remains.runs), 'run')}" if remains.runs else "without a run"
+            if lost:
+                runs += f", not pulled here: {', '.join(lost[:5])}" + (" …" * (len(lost) > 5))
+            going = f"the worker, its environments, workspace {host.workspace} {runs}"
+            confirm_purge(ctx, host.name, [going], lost, ask)
     ctx.report.step("taking the worker away")
     done = there.take_away(facts, purge=purge)
     if purge:
@@ -56,42 +52,7 @@ def down_venv(
         containers=(),
         purged=purge,
         runs=len(remains.runs),
-        unpulled=tuple(unpulled) if purge else (),
+        unpulled=tuple(lost),
         runtime="venv",
         removed=tuple(str(each) for each in done.get("removed") or ()),
     )
-
-
-def _remains(session: Session, host: Host, facts: VenvFacts) -> Remains:
-    cut = f"runner-{secrets.token_hex(8)}"
-    words = [cut, worker_key(host), host.workspace]
-    done = session.run(["sh", "-c", REMAINS, "runner", *words], timeout_s=_ASK_S)
-    try:
-        text = "\n" + done.stdout.decode("utf-8", "replace")
-        return parse_remains(text, cut, facts.machine.uid)
-    except ValueError as error:
-        raise ProvisionError(f"{host.name}: {error}", *said_lines(done)) from error
-
-
-def _confirm(
-    ctx: Context,
-    host: Host,
-    remains: Remains,
-    unpulled: list[str],
-    ask: Callable[[str], str] | None,
-) -> None:
-    runs = f"with {plural(len(remains.runs), 'run')}" if remains.runs else "without a run"
-    if unpulled:
-        runs += f", not pulled here: {', '.join(unpulled[:5])}" + (" …" * (len(unpulled) > 5))
-    going = f"the worker, its environments, workspace {host.workspace} {runs}"
-    if ask is None:
-        raise SpecError(
-            f"down --purge takes away for good: {going}",
-            "where nobody can be asked it needs --yes; nothing was taken away",
-        )
-    ctx.report.done()
-    what = f", {plural(len(unpulled), 'run')} not pulled among it" if unpulled else ""
-    ctx.report.note(going)
-    question = f"Type yes to take all this away from {host.name}{what}: "
-    if ask(question).strip().lower() != "yes":
-        raise Conflict(f"{host.name}: nothing was taken away")

@@ -11,12 +11,11 @@ from runner.app.context import Context
 from runner.app.reports import DryRun, LocalPart
 from runner.code import tree
 from runner.grammar.sweeps import filled
-from runner.intents import passed_of
 from runner.manifest import Snapshot
 from runner.model import Param
 from runner.passing import passed_words
 from runner.show.units import plural, size
-from runner.spec import RunPlan, SubmitRequest
+from runner.spec import RunPlan, SubmitRequest, passed_of
 from runner.transfer.offer import differing
 
 

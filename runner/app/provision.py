@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from runner import inventory
 from runner.app.context import Context
 from runner.app.provision_venv import provision_venv
 from runner.app.reports import ProvisionReport
+from runner.app.steps import WILL_NOT, Steps
 from runner.build_log import PARTS
 from runner.carriers import open_session
-from runner.carriers.base import OnLine
 from runner.endpoint import Worker
 from runner.errors import Conflict, ProvisionError, RunnerError, SpecError
 from runner.host_facts import Container, HostFacts
 from runner.model import Host
 from runner.provisioner import Overtaken, Probe, Provisioner
-from runner.show.units import plural, size, took
+from runner.show.units import plural, size, some, took
 from runner.worker_plan import WorkerPlan
 
-T = TypeVar("T")
 _UP_S = 30.0
 """A container starts in a second; under load in ten."""
 _LEAVE_S = 20.0
@@ -90,7 +88,7 @@ class _Making:
         self._report = ctx.report
         self._host = host
         self._maker = maker
-        self._steps: dict[str, float] = {}
+        self._steps = Steps(ctx.report)
         self._layers: tuple[int, int] | None = None
         self._announced = False
 
@@ -123,7 +121,7 @@ class _Making:
             gpus=probe.seen_gpus,
             pin=self._maker.pin.name,
             generation=plan.generation,
-            steps={name: round(seconds, 3) for name, seconds in self._steps.items()},
+            steps=self._steps.rounded(),
             layers_built=built,
             layers_cached=cached,
             draining=tuple(goes_on),
@@ -131,11 +129,11 @@ class _Making:
 
     def _look(self, rebuild: bool) -> WorkerPlan:
         self._report.step(f"looking at {self._host.name}")
-        facts = self._timed("look", self._maker.read)
+        facts = self._steps.timed("look", self._maker.read)
         if facts.base_id is None:
             self._announce(facts, None)
-            progress = self._progress("base image")
-            self._timed("base", lambda: self._maker.pull(progress))
+            progress = self._steps.progress("base image")
+            self._steps.timed("base", lambda: self._maker.pull(progress))
             facts = self._maker.read()
             if facts.base_id is None:
                 raise ProvisionError(
@@ -160,7 +158,7 @@ class _Making:
             f"will make on {self._host.name}: {base}{image}{name}, {self._host.workspace}"
             + (f" ({size(facts.free_bytes)} free)" if facts.free_bytes is not None else "")
         )
-        self._report.note("will not: use sudo, open a port, change sshd or your keys there")
+        self._report.note(WILL_NOT)
 
     def _make(self, plan: WorkerPlan, rebuild: bool) -> list[str]:
         """The runs that go on in the container which stepped aside, if there was one."""
@@ -171,7 +169,7 @@ class _Making:
         self._maker.remove([each.id for each in plan.before])
         self._report.step("starting the container")
         live = self._maker.live_runs(plan.current) if plan.current is not None else []
-        self._timed("start", lambda: self._start(plan))
+        self._steps.timed("start", lambda: self._start(plan))
         return live
 
     def _start(self, plan: WorkerPlan) -> None:
@@ -179,15 +177,17 @@ class _Making:
         self._maker.start(plan)
 
     def _build(self, plan: WorkerPlan, rebuild: bool) -> None:
-        progress = self._progress("image")
-        log = self._timed("build", lambda: self._maker.build(plan, anew=rebuild, on_line=progress))
-        self._steps.update(log.seconds)
+        progress = self._steps.progress("image")
+        log = self._steps.timed(
+            "build", lambda: self._maker.build(plan, anew=rebuild, on_line=progress)
+        )
+        self._steps.seconds.update(log.seconds)
         self._layers = (log.built, log.cached)
-        named = [("base", self._steps.get("base"))]
+        named = [("base", self._steps.seconds.get("base"))]
         named += [(part, log.seconds.get(part)) for part in PARTS]
         parts = [f"{name} {took(seconds)}" for name, seconds in named if seconds is not None]
         if len(parts) < 2:
-            parts.append(f"built in {took(self._steps['build'])}")
+            parts.append(f"built in {took(self._steps.seconds['build'])}")
         self._report.note(
             f"image      {', '.join(parts)}; {plural(log.built, 'layer')} made,"
             f" {log.cached} from before"
@@ -196,17 +196,16 @@ class _Making:
     def _refuse_before(self, found: Sequence[Container]) -> None:
         live = [run for each in found for run in self._maker.live_runs(each)]
         if live:
-            shown = ", ".join(live[:3]) + (f" and {len(live) - 3} more" if len(live) > 3 else "")
             raise Conflict(
-                f"{self._host.name}: runs live there ({shown}) in a container of an older version,"
-                " which cannot stay beside another; nothing was changed",
+                f"{self._host.name}: runs live there ({some(live)}) in a container of an older"
+                " version, which cannot stay beside another; nothing was changed",
                 "wait for them, or cancel them, then try again",
             )
 
     def _see_off(self, plan: WorkerPlan, live: list[str]) -> list[str]:
         """The runs that go on in the container which stepped aside; without any it is removed."""
         old = plan.current
-        if old is None or old.status not in ("running", "restarting"):
+        if old is None or not old.is_up:
             return []
         if not live:
             self._report.step("waiting for the old container's end")
@@ -227,9 +226,9 @@ class _Making:
 
     def _try_out(self, plan: WorkerPlan) -> Probe:
         self._report.step("waiting for the worker")
-        self._timed("up", self._wait_up)
+        self._steps.timed("up", self._wait_up)
         self._report.step("trying torch in the worker")
-        probe = self._timed("probe", lambda: self._maker.probe(plan))
+        probe = self._steps.timed("probe", lambda: self._maker.probe(plan))
         if not probe.matmul:
             raise ProvisionError(f"{self._host.name}: torch computes wrongly there")
         unusable = probe.seen_gpus and not probe.cuda_gpus
@@ -240,7 +239,7 @@ class _Making:
             )
         gpus = plural(probe.seen_gpus, "GPU") if probe.seen_gpus else "no GPU"
         hint = " this torch has no use for" if unusable else ""
-        started = f"up in {took(self._steps['up'])}; " if not plan.is_done else "was up; "
+        started = f"up in {took(self._steps.seconds['up'])}; " if not plan.is_done else "was up; "
         self._report.note(f"worker     {started}torch {probe.torch}: {gpus}{hint}, matmul ok")
         return probe
 
@@ -261,18 +260,3 @@ class _Making:
             if time.monotonic() > until:
                 raise trouble
             time.sleep(_LOOK_S)
-
-    def _timed(self, name: str, do: Callable[[], T]) -> T:
-        began = time.monotonic()
-        try:
-            return do()
-        finally:
-            self._steps[name] = self._steps.get(name, 0.0) + time.monotonic() - began
-
-    def _progress(self, what: str) -> OnLine:
-        def on_line(line: str) -> None:
-            shown = "".join(sign if sign.isprintable() else " " for sign in line).strip()
-            if shown:
-                self._report.step(f"{what}: {shown[:60]}")
-
-        return on_line

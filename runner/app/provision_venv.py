@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import TypeVar
-
 from runner.app.context import Context
 from runner.app.reports import ProvisionReport
+from runner.app.steps import WILL_NOT, Steps
 from runner.carriers import Session
-from runner.carriers.base import OnLine
 from runner.endpoint import Worker
 from runner.errors import ProvisionError
-from runner.host_program import DONE, FAILED
 from runner.model import Host, ImagePin
 from runner.provisioner import Probe
 from runner.show.units import plural, size, took
 from runner.venv_facts import VenvFacts
 from runner.venv_host import VenvHost
 from runner.venv_plan import VenvPlan
-
-T = TypeVar("T")
 
 
 def provision_venv(
@@ -48,23 +41,25 @@ class _Making:
         self._report = ctx.report
         self._host = maker.host
         self._maker = maker
-        self._steps: dict[str, float] = {}
+        self._steps = Steps(ctx.report)
 
     def go(self, default: bool, rebuild: bool, at_boot: bool | None) -> ProvisionReport:
         self._report.step(f"looking at {self._host.name}")
-        facts = self._timed("look", self._maker.read)
+        facts = self._steps.timed("look", self._maker.read)
         plan = self._maker.plan(facts, default=default, rebuild=rebuild)
         path = ""
         if not plan.is_done:
             self._announce(facts, plan)
             path = self._make(facts, plan, rebuild)
-        worker = self._timed("up", lambda: self._wait_up(at_boot))
+        worker = self._steps.timed("up", lambda: self._wait_up(at_boot))
         cards = len(facts.machine.cards) if self._host.gpus != "none" else 0
         torch = self._maker.pin.torch if plan.has_torch else ""
         if plan.make and plan.has_torch:
-            torch = self._timed("probe", lambda: self._try_out(path, cards)).torch
+            torch = self._steps.timed("probe", lambda: self._try_out(path, cards)).torch
         elif plan.make:
-            self._report.note(f"worker     up in {took(self._steps['up'])}; no torch to try")
+            self._report.note(
+                f"worker     up in {took(self._steps.seconds['up'])}; no torch to try"
+            )
         return ProvisionReport(
             host=self._host.name,
             changed=not plan.is_done,
@@ -74,7 +69,7 @@ class _Making:
             torch=torch,
             gpus=cards,
             pin=self._maker.pin.name,
-            steps={name: round(seconds, 3) for name, seconds in self._steps.items()},
+            steps=self._steps.rounded(),
         )
 
     def _announce(self, facts: VenvFacts, plan: VenvPlan) -> None:
@@ -86,19 +81,19 @@ class _Making:
             f" {plan.python.path}{sees}, in ~/.local/state/runner; {self._host.workspace}"
             + (f" ({size(free)} free)" if free is not None else "")
         )
-        self._report.note("will not: use sudo, open a port, change sshd or your keys there")
+        self._report.note(WILL_NOT)
 
     def _make(self, facts: VenvFacts, plan: VenvPlan, rebuild: bool) -> str:
-        path = self._timed(
+        path = self._steps.timed(
             "build",
             lambda: self._maker.make(
-                facts, plan, anew=rebuild, on_line=self._progress("environment")
+                facts, plan, anew=rebuild, on_line=self._steps.progress("environment")
             ),
         )
         if plan.make:
             self._report.note(
                 f"environment  {plural(len(plan.lines), 'line')} of packages,"
-                f" {took(self._steps['build'])}"
+                f" {took(self._steps.seconds['build'])}"
             )
         return path
 
@@ -142,23 +137,6 @@ class _Making:
             )
         gpus = plural(cards, "GPU") if cards else "no GPU"
         hint = " this torch has no use for" if cards and not probe.cuda_gpus else ""
-        self._report.note(
-            f"worker     up in {took(self._steps['up'])}; torch {probe.torch}: {gpus}{hint},"
-            " matmul ok"
-        )
+        up = took(self._steps.seconds["up"])
+        self._report.note(f"worker     up in {up}; torch {probe.torch}: {gpus}{hint}, matmul ok")
         return probe
-
-    def _timed(self, name: str, do: Callable[[], T]) -> T:
-        began = time.monotonic()
-        try:
-            return do()
-        finally:
-            self._steps[name] = self._steps.get(name, 0.0) + time.monotonic() - began
-
-    def _progress(self, what: str) -> OnLine:
-        def on_line(line: str) -> None:
-            shown = "".join(sign if sign.isprintable() else " " for sign in line).strip()
-            if shown and not shown.startswith((DONE, FAILED)):
-                self._report.step(f"{what}: {shown[:60]}")
-
-        return on_line

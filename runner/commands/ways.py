@@ -12,7 +12,6 @@ import click
 
 from runner.commands.invocation import Invocation, open_output, open_project, read_keys
 from runner.errors import RunnerError, SpecError
-from runner.fields import said
 from runner.usage import colour_option, output_options
 
 if TYPE_CHECKING:
@@ -255,5 +254,7 @@ def _number(keys: dict[str, str], key: str, most: int) -> int:
     """A whole number, 0 where none is given. Raises SpecError."""
     text = keys.get(key, "0")
     if not (text.isascii() and text.isdigit()) or int(text) > most:
+        from runner.fields import said
+
         raise SpecError(f"{key} is {said(text)}; it is a whole number up to {most}")
     return int(text)

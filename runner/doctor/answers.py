@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.errors import RunnerError
-from runner.host_facts import HostFacts, parse_facts, sections
+from runner.host_facts import Container, HostFacts, parse_facts, read_table, sections
 from runner.model import Host, ImagePin
 from runner.placement import worker_key
+from runner.venv_facts import VenvFacts
+from runner.venv_facts import parse as parse_venv
+from runner.worker_plan import container_name
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Seen:
     parts: Mapping[str, str] = field(default_factory=dict)
     """Sections of the answer."""
     facts: HostFacts | None = None
+    venv: VenvFacts | None = None
+    """Of a `venv` host alone."""
     stopped_in: str | None = None
     """The section in which the answer broke off."""
     skew_s: float | None = None
@@ -85,8 +90,21 @@ class Seen:
         return self.parts.get(part, "").splitlines()
 
     def disk(self, name: str) -> Disk | None:
-        """`workspace`, `home`, `tmp` or `docker`."""
+        """`workspace` or `docker`."""
         return parse_disk(self.lines(f"disk {name}"))
+
+    @property
+    def docker_info(self) -> dict[str, Any]:
+        """What `docker info` said; {} when that cannot be read."""
+        return read_table(self.parts.get("info", ""))
+
+    @property
+    def container(self) -> Container | None:
+        """The one that starts runs of the host's image; None when there is none."""
+        if self.facts is None:
+            return None
+        name = container_name(self.facts.uid, self.host)
+        return next((each for each in self.facts.containers if each.name == name), None)
 
 
 _DF = re.compile(r"\s(\d{1,15})\s+(\d+|-)\s+(-?\d{1,15})\s+(?:\d+%|-)\s+(/.*)\Z")
@@ -109,14 +127,29 @@ def parse_disk(lines: list[str]) -> Disk | None:
     )
 
 
-def parse_answer(
-    text: str, cut: str, host: Host
-) -> tuple[Mapping[str, str], HostFacts | None, str | None]:
-    """(sections, facts, section in which it broke off); what did not come is missing."""
+@dataclass(frozen=True)
+class Answer:
+    """A host's answer, read; what did not come is missing."""
+
+    parts: Mapping[str, str]
+    facts: HostFacts | None
+    venv: VenvFacts | None
+    stopped_in: str | None
+
+
+def parse_answer(text: str, cut: str, host: Host) -> Answer:
+    """Of an answer that broke off, what came."""
     parts = sections("\n" + text, cut)
     stopped = None if "done" in parts else next(reversed(parts), "")
+    key = worker_key(host)
+    facts: HostFacts | None = None
+    venv: VenvFacts | None = None
     try:
-        facts = parse_facts(f"\n{text}\n{cut} end\n", cut, worker_key(host))
+        if host.runtime == "venv":
+            venv = parse_venv(f"\n{text}\n{cut} end\n\n{cut} venv-end\n", cut, key)
+            facts = venv.machine
+        else:
+            facts = parse_facts(f"\n{text}\n{cut} end\n", cut, key)
     except ValueError:
-        facts = None
-    return parts, facts, stopped
+        pass
+    return Answer(parts, facts, venv, stopped)

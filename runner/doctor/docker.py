@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from runner.doctor.answers import Seen
 from runner.doctor.findings import Check, fault, note, ok
+from runner.host_facts import read_table
 
 LEAKS_BEFORE = (28, 3, 3)
 """Engines older than this let neighbours on the link reach a port published on loopback."""
@@ -32,7 +32,7 @@ def judge(seen: Seen) -> Iterator[Check]:
     if facts.docker_version is None:
         yield _unusable(seen)
         return
-    version = numbers(facts.docker_version)
+    version = _numbers(facts.docker_version)
     if version and version < OLDEST:
         yield fault(
             "docker-version", "docker",
@@ -41,9 +41,8 @@ def judge(seen: Seen) -> Iterator[Check]:
         )  # fmt: skip
     else:
         yield ok("docker-version", "docker", f"Docker {facts.docker_version}")
-    info = docker_info(seen)
-    published = _published(seen)
-    if published and version < LEAKS_BEFORE:
+    info = seen.docker_info
+    if version < LEAKS_BEFORE and _publishes(seen):
         yield note(
             "docker-port", "docker",
             f"Docker {facts.docker_version} and a container with a published port: neighbours on"
@@ -60,7 +59,7 @@ def judge(seen: Seen) -> Iterator[Check]:
             "  sudo systemctl reload docker",
             "(runs save, and go on from there, either way)",
         )  # fmt: skip
-    if not _is_rootless(info):
+    if "rootless" not in json.dumps(info.get("SecurityOptions")):
         yield note(
             "docker-root", "docker",
             f"{facts.user} may use Docker: whoever holds this key is root on {seen.host.name}",
@@ -70,53 +69,32 @@ def judge(seen: Seen) -> Iterator[Check]:
 def _unusable(seen: Seen) -> Check:
     facts = seen.facts
     assert facts is not None
-    said = facts.docker_error.lower()
-    if seen.parts.get("docker-status", "").strip() in _HUNG:
-        said = ""
-    if "permission denied" in said:
+    hangs = seen.parts.get("docker-status", "").strip() in _HUNG
+    said = [] if hangs else facts.docker_error.strip().splitlines()
+    if "permission denied" in " ".join(said).lower():
         return fault(
             "docker-rights", "docker", f"{facts.user} may not use Docker",
             "its keeper can allow it (whoever is in that group is root there), then log in anew:",
             f"  sudo usermod -aG docker {facts.user}",
         )  # fmt: skip
-    last = said.strip().splitlines()[-1][:120] if said.strip() else "it does not answer"
-    if not said.strip():
+    if not said:
         return fault(
             "docker", "docker", "Docker does not answer within 5 s", f"{seen.there}:",
             "  sudo systemctl restart docker",
         )  # fmt: skip
     return fault(
-        "docker", "docker", f"Docker does not run: {last}", f"{seen.there}:",
+        "docker", "docker", f"Docker does not run: {said[-1][:120]}", f"{seen.there}:",
         "  sudo systemctl start docker",
     )  # fmt: skip
 
 
-def docker_info(seen: Seen) -> dict[str, Any]:
-    """What `docker info` said; {} when that cannot be read."""
-    try:
-        body = json.loads(seen.parts.get("info", ""))
-    except (ValueError, RecursionError):
-        return {}
-    return body if isinstance(body, dict) else {}
-
-
-def _is_rootless(info: dict[str, Any]) -> bool:
-    return "rootless" in json.dumps(info.get("SecurityOptions") or [])
-
-
-def _published(seen: Seen) -> bool:
+def _publishes(seen: Seen) -> bool:
     """Whether a container of this workspace publishes a port."""
-    for line in seen.lines("containers"):
-        try:
-            body = json.loads(line)
-            if body["HostConfig"].get("PortBindings"):
-                return True
-        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-            continue
-    return False
+    settings = [read_table(line).get("HostConfig") for line in seen.lines("containers")]
+    return any(isinstance(each, dict) and each.get("PortBindings") for each in settings)
 
 
-def numbers(version: str) -> tuple[int, ...]:
+def _numbers(version: str) -> tuple[int, ...]:
     """`28.3.3` as numbers to compare; () when it is none."""
     found = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?", version)
     return tuple(int(part) for part in found.groups() if part) if found else ()

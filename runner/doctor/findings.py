@@ -1,10 +1,11 @@
 """What a check found: one line a fact, with its way out (pure).
 
 The document of `runner doctor --json`: {"format": 1, "hosts": [{"name", "contact": {"state"},
-"way", "took_s", "checks": [{"id", "topic", "state", "text", "fix": []}]}]}. `state`: `ok`; `note`,
-which stops no run; `fault`, with which a run would not start, or not be what was asked for; and
-`skipped`, which could not be looked at, for the reason in `text`. Lines of `fix` that begin with
-two blanks are commands. `contact.state`: `ok`, or `unreachable` when there was no session.
+"way", "took_s", "faults", "checks": [{"id", "topic", "state", "text", "fix": []}]}]}. `state`:
+`ok`; `note`, which stops no run; `fault`, with which a run would not start, or not be what was
+asked for; and `skipped`, which could not be looked at, for the reason in `text`. Lines of `fix`
+that begin with two blanks are commands. `contact.state`: `ok`, or `unreachable` when there was no
+session.
 """
 
 from __future__ import annotations

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.doctor.answers import Seen
-from runner.doctor.docker import docker_info
 from runner.doctor.driver import wanted_cards
 from runner.doctor.findings import Check, fault, note, ok
 from runner.host_facts import Card
 from runner.show.units import memory, plural
 
 _MOST_NAMED = 4
-_SICK = ("ERR!", "[GPU is lost]", "[GPU requires reset]", "[Unknown Error]")
-"""What nvidia-smi prints in the cells of a card that is ill; as lower case in `_is_sick`."""
+_SICK = ("err!", "[gpu is lost]", "[gpu requires reset]", "[unknown error]")
+"""What nvidia-smi prints in the cells of a card that is ill, in whatever case."""
 
 
 def judge(seen: Seen) -> Iterator[Check]:
@@ -84,9 +83,7 @@ def _gone_from_bus(seen: Seen) -> list[Check]:
 def _toolkit(seen: Seen) -> Iterator[Check]:
     facts = seen.facts
     assert facts is not None
-    if not facts.has_nvidia_runtime and "nvidia-container-runtime-hook" not in seen.lines(
-        "toolkit"
-    ):
+    if not facts.has_nvidia_runtime and not seen.lines("toolkit"):
         yield fault(
             "toolkit", "gpus", "Docker cannot give a container the GPUs: NVIDIA's container"
             " toolkit is not set up",
@@ -96,7 +93,7 @@ def _toolkit(seen: Seen) -> Iterator[Check]:
         )  # fmt: skip
         return
     yield ok("toolkit", "gpus", "container toolkit")
-    info = docker_info(seen)
+    info = seen.docker_info
     if info.get("CgroupDriver") == "systemd" and not _by_cdi(info):
         yield note(
             "cgroup-driver", "gpus",
@@ -115,7 +112,7 @@ def _by_cdi(info: Mapping[str, Any]) -> bool:
     return isinstance(devices, list) and "nvidia.com/gpu" in str(devices)
 
 
-def rows(seen: Seen, part: str, cells: int) -> dict[int, list[str]]:
+def _rows(seen: Seen, part: str, cells: int) -> dict[int, list[str]]:
     """Rows of nvidia-smi's CSV, by the index of the card."""
     found: dict[int, list[str]] = {}
     for line in seen.lines(part):
@@ -126,12 +123,12 @@ def rows(seen: Seen, part: str, cells: int) -> dict[int, list[str]]:
 
 
 def _health(seen: Seen, cards: Sequence[Card]) -> Iterator[Check]:
-    health, modes = rows(seen, "gpu-health", 6), rows(seen, "gpu-modes", 4)
+    health, modes = _rows(seen, "gpu-health", 6), _rows(seen, "gpu-modes", 4)
     well = True
     for card in cards:
         errors, pages, pending, failed, hot = health.get(card.index, [""] * 5)
         cells = [*modes.get(card.index, []), errors, pages, pending, failed, hot]
-        sick = next((cell for cell in cells if _is_sick(cell)), None)
+        sick = next((cell for cell in cells if cell.lower() in _SICK), None)
         found: Check | None = None
         if sick is not None:
             found = fault(
@@ -179,10 +176,6 @@ def _health(seen: Seen, cards: Sequence[Card]) -> Iterator[Check]:
         )  # fmt: skip
 
 
-def _is_sick(cell: str) -> bool:
-    return cell.lower() in {sign.lower() for sign in _SICK}
-
-
 def _leave_out(seen: Seen, cards: Sequence[Card], card: Card) -> tuple[str, ...]:
     others = [str(each.index) for each in cards if each.index != card.index]
     if not others:
@@ -191,7 +184,7 @@ def _leave_out(seen: Seen, cards: Sequence[Card], card: Card) -> tuple[str, ...]
 
 
 def _mig(seen: Seen, cards: Sequence[Card]) -> Iterator[Check]:
-    modes = rows(seen, "gpu-modes", 4)
+    modes = _rows(seen, "gpu-modes", 4)
     split = [card for card in cards if modes.get(card.index, ["", "", ""])[1] == "Enabled"]
     for card in split:
         yield fault(
@@ -210,8 +203,12 @@ def _in_container(seen: Seen, cards: Sequence[Card]) -> Iterator[Check]:
         return
     problem, said = seen.worker.get("nvidia"), seen.worker.get("nvidia_said")
     inside = seen.worker.get("seen")
-    name = next((each.name for each in _running(seen)), None)
-    restart = (f"{seen.there}:", f"  docker restart {name}") if name else ()
+    container = seen.container
+    restart = (f"{seen.there}:", f"  docker restart {container.name}") if container else ()
+    anew = (
+        "and, if that changes nothing, make it anew:",
+        f"  runner provision host={seen.host.name}",
+    )
     if problem is not None:
         yield fault(
             "gpus-lost", "gpus",
@@ -226,18 +223,10 @@ def _in_container(seen: Seen, cards: Sequence[Card]) -> Iterator[Check]:
             f"{seen.host.name} shows {plural(len(cards), 'GPU')}, its worker was made with"
             f" {inside}",
             *restart,
-            *(() if inside else ("and, if that changes nothing, make it anew:",)),
-            *(() if inside else (f"  runner provision host={seen.host.name}",)),
+            *(() if inside else anew),
         )  # fmt: skip
     else:
         yield ok("gpus-lost", "gpus", "GPUs in the container")
-
-
-def _running(seen: Seen) -> Iterator[Any]:
-    facts = seen.facts
-    for each in facts.containers if facts is not None else ():
-        if each.status == "running" and each.pin == seen.pin.name and "-old-" not in each.name:
-            yield each
 
 
 def _users(seen: Seen, cards: Sequence[Card]) -> Iterator[Check]:

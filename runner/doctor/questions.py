@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner import host_facts
+from runner import host_facts, venv_facts
 from runner.model import Host, ImagePin
 from runner.placement import worker_key
 
 LIMIT_S = 5
 """How long one tool may take there."""
 _BEFORE = r"""
-cut=$1 runtime=$2 python=$3
+cut=$1 runtime=$2 wanted=$3
 shift 3
 say() { printf '\n%s %s\n' "$cut" "$1"; }
 limited=
 if timeout -k 1 9 true 2>/dev/null; then limited='timeout -k 1 LIMIT'
 elif timeout 9 true 2>/dev/null; then limited='timeout LIMIT'; fi
 say clock; date +%s.%N; date '+%z %Z'
-say os; uname -sr; uname -m
 say modes
 for each in "$HOME" "$HOME/.ssh" "$HOME/.ssh/authorized_keys"; do
     stat -L -c '%a %u' "$each" 2>/dev/null || echo -
@@ -65,9 +64,7 @@ fi
 """
 _AFTER = r"""
 say folders
-for each in "${there:-/}" "$HOME" /tmp; do
-    [ -w "$each" ] && echo yes || echo no
-done
+[ -w "${there:-/}" ] && echo yes || echo no
 [ ! -d "$state/leases" ] || { [ -w "$state/leases" ] && echo yes || echo no; }
 say mounts; head -c 60000 /proc/mounts 2>/dev/null
 root=
@@ -78,7 +75,7 @@ space() {
     say "$1"
     $limited df -Pk "$2" 2>/dev/null | tail -n 1; $limited df -Pi "$2" 2>/dev/null | tail -n 1
 }
-space "disk workspace" "${there:-/}"; space "disk home" "$HOME"; space "disk tmp" /tmp
+space "disk workspace" "${there:-/}"
 [ -z "$root" ] || space "disk docker" "$root"
 if [ -z "$skip_nvidia" ] && command -v nvidia-smi >/dev/null 2>&1; then
     form=--format=csv,noheader,nounits
@@ -96,15 +93,8 @@ if [ -z "$skip_nvidia" ] && command -v nvidia-smi >/dev/null 2>&1; then
         case $each in *[!0-9]*) ;; *) ps -o pid=,user= -p "$each" 2>/dev/null ;; esac
     done
 fi
-say toolkit
-for each in nvidia-ctk nvidia-container-runtime-hook nvidia-container-cli; do
-    command -v "$each" >/dev/null 2>&1 && echo "$each"
-done
-ls /etc/cdi /var/run/cdi 2>/dev/null | head -n 20
+say toolkit; command -v nvidia-container-runtime-hook
 if [ "$runtime" = venv ]; then
-    say python; command -v "$python"
-    $limited "$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>&1 | tail -n 1
-    $limited "$python" -c 'import venv, ensurepip; print("venv")' 2>&1 | tail -n 1
     say made; [ -e "$state/workers/venv-$key/worker.json" ] && echo yes
     say boot
     command -v crontab >/dev/null 2>&1 && echo crontab
@@ -116,14 +106,22 @@ fi
 if [ "$runtime" = local ]; then
     say made; [ -d "$workspace/.runner/bundles" ] && echo yes
 fi
+if [ "$runtime" = venv ]; then
+PYTHONS
+fi
 say done
 """
-SCRIPT = _BEFORE.replace("LIMIT", str(LIMIT_S)) + host_facts.SCRIPT + _AFTER
+_PYTHONS = venv_facts.SCRIPT.partition(host_facts.SCRIPT)[2]
+"""What `provision` asks of Pythons, behind what it asks of any machine; it has no limit, hence is
+the last."""
+SCRIPT = (
+    _BEFORE.replace("LIMIT", str(LIMIT_S)) + host_facts.SCRIPT + _AFTER.replace("PYTHONS", _PYTHONS)
+)
 
 
 def argv(host: Host, pin: ImagePin, cut: str, *, workspace: str, images: str) -> Sequence[str]:
     """The command that asks; its answer is cut in sections by `cut`."""
     key = worker_key(host)
-    own = [cut, host.runtime, host.python or "python3"]
+    own = [cut, host.runtime, host.python or ""]
     words = [*own, cut, key, pin.name, workspace, pin.base, images, *host.data.values()]
     return ["sh", "-c", SCRIPT, "runner", *words]

@@ -1,4 +1,4 @@
-"""Clock, limits, names, the Python for a virtual environment, and what ends with a login (pure)."""
+"""The system itself: clock, limits of the account, names (pure)."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import re
 from collections.abc import Iterator
 
 from runner.doctor.answers import Seen
-from runner.doctor.findings import Check, fault, note, ok
+from runner.doctor.findings import Check, note, ok
 from runner.show.units import duration
 
 MOST_SKEW_S = 30.0
 LEAST_FILES = 4096
 LEAST_PROCESSES = 1024
-_PYTHON = (3, 9)
 
 
 def judge(seen: Seen) -> Iterator[Check]:
     """What of the system itself may bite."""
     if seen.facts is None:
         return
-    yield from _python(seen)
     yield from _clock(seen)
     yield from _limits(seen)
     yield from _names(seen)
-    yield from _boot(seen)
 
 
 def _clock(seen: Seen) -> Iterator[Check]:
@@ -43,7 +40,7 @@ def _clock(seen: Seen) -> Iterator[Check]:
         yield ok("time-zone", "clock", f"time zone {zone}")
 
 
-def limit_of(seen: Seen, name: str) -> tuple[float, float] | None:
+def _limit_of(seen: Seen, name: str) -> tuple[float, float] | None:
     """(soft, hard) of /proc/self/limits."""
     for line in seen.lines("limits"):
         match = re.match(rf"{name}\s+(\d{{1,20}}|unlimited)\s+(\d{{1,20}}|unlimited)", line)
@@ -58,7 +55,7 @@ def _limits(seen: Seen) -> Iterator[Check]:
     if seen.host.runtime == "docker":
         return
     well = True
-    files, count = limit_of(seen, "Max open files"), limit_of(seen, "Max processes")
+    files, count = _limit_of(seen, "Max open files"), _limit_of(seen, "Max processes")
     if files is not None and files[1] < LEAST_FILES:
         well = False
         yield note(
@@ -98,57 +95,3 @@ def _names(seen: Seen) -> Iterator[Check]:
         )  # fmt: skip
     else:
         yield ok("names", "names", "names")
-
-
-def _python(seen: Seen) -> Iterator[Check]:
-    if seen.host.runtime != "venv" or "python" not in seen.parts:
-        return
-    wanted = seen.host.python or "python3"
-    lines = seen.lines("python")
-    version = re.fullmatch(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})", lines[1]) if len(lines) > 1 else None
-    name = f"python in hosts/{seen.host.name}.toml"
-    if version is None:
-        yield fault(
-            "python", "python", f"{wanted} does not run there" if lines else f"no {wanted} there",
-            f"name another one: {name}, as  python = \"/opt/conda/bin/python3\"",
-        )  # fmt: skip
-        return
-    if (int(version[1]), int(version[2])) < _PYTHON:
-        yield fault(
-            "python", "python", f"{wanted} is {version[0]}; 3.9 is the oldest that works",
-            f"name a newer one: {name}, as  python = \"/opt/conda/bin/python3\"",
-        )  # fmt: skip
-    elif lines[2:3] != ["venv"]:
-        yield fault(
-            "venv-module", "python", f"{wanted} makes no virtual environments (venv or ensurepip is"
-            " missing)",
-            "its keeper can install it (Debian and Ubuntu):", "  sudo apt install python3-venv",
-            f"or name another one: {name}",
-        )  # fmt: skip
-    else:
-        yield ok("python", "python", f"Python {version[0]}")
-
-
-def _boot(seen: Seen) -> Iterator[Check]:
-    """Whether a venv worker outlives the login, and the machine's restart."""
-    if seen.host.runtime != "venv":
-        return
-    lines = [line.strip() for line in seen.lines("boot")]
-    kills = any(re.match(r"(?i)KillUserProcesses *= *(yes|true|on|1)", line) for line in lines)
-    lingers = "Linger=yes" in lines
-    if kills and not lingers:
-        yield fault(
-            "linger", "boot", "whatever the account started ends with its last login"
-            " (KillUserProcesses), runs too",
-            f"{seen.there}:", "  loginctl enable-linger",
-        )  # fmt: skip
-    else:
-        yield ok("linger", "boot", "runs outlive the login")
-    if "cron-line" in lines or (lingers and seen.worker is not None and seen.worker.get("at_boot")):
-        yield ok("at-boot", "boot", "started at boot")
-    elif "made" not in seen.parts or seen.lines("made")[:1] == ["yes"]:
-        yield note(
-            "at-boot", "boot", "after a restart of the machine runs go on at the next contact with"
-            " it, not before",
-            f"  runner provision host={seen.host.name} --at-boot",
-        )  # fmt: skip

@@ -9,20 +9,9 @@ from typing import Any
 from runner.doctor.answers import Seen
 from runner.doctor.findings import Check, fault, note, ok, skipped
 from runner.errors import ProvisionError
-from runner.host_facts import Container
 from runner.show.units import memory, plural
-from runner.worker_plan import container_name
 
 MANY_RESTARTS = 3
-
-
-def container_of(seen: Seen) -> Container | None:
-    """The container that starts runs of the host's image; None when there is none."""
-    facts = seen.facts
-    if facts is None:
-        return None
-    name = container_name(facts.uid, seen.host)
-    return next((each for each in facts.containers if each.name == name), None)
 
 
 def is_made(seen: Seen) -> bool:
@@ -30,8 +19,7 @@ def is_made(seen: Seen) -> bool:
     if seen.facts is None:
         return False
     if seen.host.runtime == "docker":
-        found = container_of(seen)
-        return found is not None and found.status == "running"
+        return seen.container is not None and seen.container.status == "running"
     return seen.lines("made")[:1] == ["yes"]
 
 
@@ -62,7 +50,7 @@ def judge(seen: Seen) -> Iterator[Check]:
 
 
 def _container(seen: Seen, make: str) -> Iterator[Check]:
-    found = container_of(seen)
+    found = seen.container
     if found is None:
         others = {each.pin for each in (seen.facts.containers if seen.facts else ())} - {None}
         of = f" of image {seen.pin.name}" if others else ""
@@ -109,7 +97,7 @@ def _told(seen: Seen, told: Mapping[str, Any]) -> Iterator[Check]:
             "drained", "worker", "it is drained: nothing new starts there", "let it start again:",
             f"  runner undrain host={seen.host.name}",
         )  # fmt: skip
-    if told.get("leases") is False and seen.lines("folders")[3:4] != ["no"]:
+    if told.get("leases") is False and seen.lines("folders")[1:2] != ["no"]:
         yield fault(
             "leases", "worker", "the worker cannot write the folder of leases; no run gets a GPU",
             f"{seen.there}:", "  chmod -R u+rwX ~/.local/state/runner/leases",
@@ -128,10 +116,10 @@ def _told(seen: Seen, told: Mapping[str, Any]) -> Iterator[Check]:
             f" file says {memory(wanted / 2**20)}",
             "make it anew:", f"  runner provision host={seen.host.name}",
         )  # fmt: skip
-    yield from tried(seen, told)
+    yield from _tried(seen, told)
 
 
-def tried(seen: Seen, told: Mapping[str, Any]) -> Iterator[Check]:
+def _tried(seen: Seen, told: Mapping[str, Any]) -> Iterator[Check]:
     """What the job's Python did, on the cards that nobody has."""
     problem = told.get("problem")
     if told.get("tried") is False:

@@ -3,7 +3,7 @@
 entry = "dqn.py"              # beside this file; or command = ["python", "train.py"]
 nproc = 1                     # ranks
 gpus = "auto"                 # one per rank where the host has them, else none; or a number
-launcher = "auto"             # direct for one rank, torchrun for several
+launcher = "auto"             # direct for one rank, torchrun for several; or mpirun
 pass = "file"                 # by $RUNNER_PARAMS; "flags", "hydra": as words (passing.py)
 grace = "25s"
 metric = "eval/return"
@@ -34,14 +34,8 @@ from typing import Any
 from runner import passing
 from runner.errors import SpecError
 from runner.fields import Fields, near, parse_duration, said
-from runner.grammar.requirements import (
-    MOST,
-    find_twice,
-    lines_of,
-    problem_of,
-    without_secrets,
-)
-from runner.grammar.words import MOST_RESTARTS
+from runner.grammar.requirements import MOST, find_twice, lines_of, problem_of, without_secrets
+from runner.grammar.words import LAUNCHERS, MOST_RESTARTS
 from runner.model import MOST_RANKS, ON_STUCK, JobSpec, Param
 from runner.wire import plain_path
 
@@ -58,7 +52,7 @@ def parse_job(
 ) -> JobSpec:
     """The recipe in a job file's table. Raises SpecError with every problem."""
     fields = Fields(table, where=where)
-    launcher = fields.one_of("launcher", "auto", ("auto", "direct", "torchrun", "mpirun"))
+    launcher = fields.one_of("launcher", "auto", LAUNCHERS)
     nproc = fields.integer("nproc", JobSpec.nproc, least=1) or 1
     if nproc > MOST_RANKS:
         fields.problem("nproc", f"is {said(nproc)}; it must be at most {MOST_RANKS}")

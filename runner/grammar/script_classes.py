@@ -42,16 +42,16 @@ class _Reader:
             return False
         node, tree = found
         known = constants(tree)
-        fields: dict[str, tuple[ast.AnnAssign, str, Mapping[str, Any]]] = {}
-        for each, tree_known in self._fields(node, known, depth):
-            fields[_name(each[0])] = (each[0], each[1], tree_known)
-        for own, (item, text, its) in fields.items():
+        # a field that a class has anew stands where the class it comes from has it
+        fields = {each[0]: each for each in self._fields(node, known, depth)}
+        for own, item, text, its in fields.values():
             self._field(prefix + own, item, text, its, depth)
         return True
 
     def _fields(
         self, node: ast.ClassDef, known: Mapping[str, Any], depth: int
-    ) -> Iterator[tuple[tuple[ast.AnnAssign, str], Mapping[str, Any]]]:
+    ) -> Iterator[tuple[str, ast.AnnAssign, str, Mapping[str, Any]]]:
+        """(name, the field, the text below it, constants of its module)."""
         for base in node.bases:
             name = base.id if isinstance(base, ast.Name) else getattr(base, "attr", "")
             if name in self._classes and name != node.name and depth <= _DEEPEST:
@@ -61,7 +61,8 @@ class _Reader:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
                 after = node.body[place + 1] if place + 1 < len(node.body) else None
                 text = literal(after.value) if isinstance(after, ast.Expr) else ""
-                yield (item, one_line(text) if isinstance(text, str) else ""), known
+                shown = one_line(text) if isinstance(text, str) else ""
+                yield item.target.id, item, shown, known
 
     def _field(
         self, name: str, item: ast.AnnAssign, text: str, known: Mapping[str, Any], depth: int
@@ -83,8 +84,7 @@ class _Reader:
             return
         value: Any = default
         if isinstance(value, bool):
-            switch = "--".join(["", _negated(flag.lstrip("-"))])
-            spelling = f"{flag}/{switch}" if self.kind == "tyro" else f"{flag}="
+            spelling = f"{flag}/--{_negated(flag[2:])}" if self.kind == "tyro" else f"{flag}="
         elif isinstance(value, list):
             spelling = flag + "?"
         elif value is None or value is MISSING:
@@ -190,10 +190,6 @@ def _default(node: ast.expr | None, known: Mapping[str, Any]) -> tuple[Any, str,
     if "default" in told:
         return value_of(told["default"], known), "", text
     return (value_of(node.args[0], known) if node.args else MISSING), "", text
-
-
-def _name(item: ast.AnnAssign) -> str:
-    return item.target.id if isinstance(item.target, ast.Name) else ""
 
 
 def _negated(name: str) -> str:

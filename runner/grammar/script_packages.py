@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runner.grammar.requirements import lines_of, name_of, problem_of
@@ -20,16 +20,16 @@ IN_IMAGE = frozenset(
 _NAMED = {
     "Box2D": "box2d-py",
     "PIL": "pillow",
+    "absl": "absl-py",
     "ale_py": "ale-py",
     "attr": "attrs",
-    "d4rl": "d4rl",
     "dm_control": "dm-control",
     "dm_env": "dm-env",
+    "highway_env": "highway-env",
     "hydra": "hydra-core",
     "huggingface_hub": "huggingface-hub",
     "huggingface_sb3": "huggingface-sb3",
     "imblearn": "imbalanced-learn",
-    "lightning": "lightning",
     "ml_collections": "ml-collections",
     "pytorch_lightning": "pytorch-lightning",
     "sb3_contrib": "sb3-contrib",
@@ -39,22 +39,20 @@ _NAMED = {
     "sklearn": "scikit-learn",
     "stable_baselines3": "stable-baselines3",
     "supersuit": "SuperSuit",
-    "tensorboardX": "tensorboardX",
     "yaml": "pyyaml",
 }
 _SAME = frozenset(
     {
-        *("absl", "accelerate", "click", "cloudpickle", "datasets", "dill", "draccus", "einops"),
-        *("envpool", "fire", "flax", "gym", "h5py", "highway_env", "imageio", "jax", "joblib"),
-        *("jsonargparse", "loguru", "matplotlib", "minigrid", "mlflow", "moviepy", "mujoco"),
+        *("accelerate", "click", "cloudpickle", "d4rl", "datasets", "dill", "draccus", "einops"),
+        *("envpool", "fire", "flax", "gym", "h5py", "imageio", "jax", "joblib", "jsonargparse"),
+        *("lightning", "loguru", "matplotlib", "minigrid", "mlflow", "moviepy", "mujoco"),
         *("networkx", "numba", "omegaconf", "optax", "optuna", "pandas", "peft", "pettingzoo"),
         *("plotly", "procgen", "psutil", "pyrallis", "ray", "requests", "rich", "safetensors"),
-        *("scipy", "seaborn", "tensordict", "termcolor", "torchrl", "tqdm", "transformers"),
-        *("typer", "tyro", "wandb", "zarr"),
+        *("scipy", "seaborn", "tensorboardX", "tensordict", "termcolor", "torchrl", "tqdm"),
+        *("transformers", "typer", "tyro", "wandb", "zarr"),
     }
 )
 """Modules whose package has their name."""
-_OTHERS = {"absl": "absl-py", "highway_env": "highway-env"}
 OLD_GYMNASIUM = "gymnasium<1"
 
 
@@ -101,8 +99,7 @@ def find_packages(
 
 def package_of(module: str, installed: Mapping[str, str]) -> str | None:
     """The package that holds a module; never a guess by its mere name."""
-    known = _NAMED.get(module) or _OTHERS.get(module) or (module if module in _SAME else None)
-    return known or installed.get(module)
+    return _NAMED.get(module) or (module if module in _SAME else installed.get(module))
 
 
 def listed_in(text: str) -> dict[str, str]:
@@ -113,8 +110,3 @@ def listed_in(text: str) -> dict[str, str]:
         if problem_of(line) is None and re.search(r"[<>=~@]", line):
             found[name] = line
     return found
-
-
-def shown(names: Sequence[str]) -> str:
-    """Names in a sentence."""
-    return ", ".join(names)

@@ -30,6 +30,7 @@ RESERVED = (
 )
 PREFIXES = ("env", "secret", "each", "param")
 LATER_KEYS = ("nodes",)
+LAUNCHERS = ("auto", "direct", "torchrun", "mpirun")
 MOST_RESTARTS = 1000
 MOST_PRIORITY = 1000
 MOST_NAME = 128
@@ -190,8 +191,8 @@ class Words:
         return self.count("gpus", least=0, most=999_999)
 
     def launcher(self) -> str | None:
-        """`auto`, `direct` or `torchrun`."""
-        return self._one_of("launcher", ("auto", "direct", "torchrun", "mpirun"))
+        """`auto`, or what starts the ranks."""
+        return self._one_of("launcher", LAUNCHERS)
 
     def on_stuck(self) -> str | None:
         """What to do with a run that no longer moves."""

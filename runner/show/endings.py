@@ -152,6 +152,9 @@ def _next(run: RunOnHost, facts: WhyFacts, kind: str) -> tuple[Advice, ...]:
         other = str((run.status.cause or {}).get("run") or (others[0].id if others else ""))
         return advise("", "why", other, names=[other])
     if kind == "setup":
+        # said by a rank it is about what the job was told, which a resume does not change
+        if run.status.job and is_number((run.status.cause or {}).get("rank")):
+            return _again(run, "with NAME=VALUE for what is to change:", "fork", *_fresh(run))
         return _again(run, "when that is mended:", "resume")
     if kind == "time-limit" and not run.status.checkpoints:
         # the same limit would end it at the same place
@@ -176,11 +179,16 @@ def _smaller(run: RunOnHost, names: Sequence[str]) -> tuple[Advice, ...]:
         (name, value), *others = found
         text = f"lower {name} ({value})"
         text += f", or {listed([f'{n} ({v})' for n, v in others])}" if others else ""
-        fresh = [] if run.status.checkpoints and name not in _SHAPES else ["--fresh"]
+        fresh = ["--fresh"] if name in _SHAPES else _fresh(run)
         return _again(run, f"{text}, then:", "fork", f"{name}={value // 2}", *fresh)
     if run.status.job:
         return advise("what could be smaller:", "jobs", run.status.job, names=[run.status.job])
     return ()
+
+
+def _fresh(run: RunOnHost) -> list[str]:
+    """What a fork needs where there is no checkpoint to go on from."""
+    return [] if run.status.checkpoints else ["--fresh"]
 
 
 def _can_be_halved(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 DAY_S = 86_400
@@ -108,3 +109,9 @@ def number(value: float | None) -> str:
 def plural(count: int, one: str, many: str | None = None) -> str:
     """`1 file`, `14 files`."""
     return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first few, and how many there are besides: `a, b, c and 2 more`."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -11,9 +11,10 @@ import pytest
 
 from runner.carriers import open_session
 from runner.errors import ProvisionError, SpecError
+from runner.host_answers import read_facts
 from runner.host_facts import HostFacts
 from runner.model import Host, ImagePin
-from runner.provisioner import Overtaken, Provisioner, read_facts
+from runner.provisioner import Overtaken, Provisioner
 
 PIN = ImagePin("cpu", "base:1", "2.13.0", "none", "0", ())
 WORKS = """#!/bin/sh

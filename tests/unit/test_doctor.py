@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +26,7 @@ from runner.doctor.findings import (
     note,
     ok,
 )
-from runner.doctor.judge import judge
+from runner.doctor.judge import TOPICS, judge
 from runner.errors import AuthRefused, HostKeyError, ProvisionError, TimedOut, Unreachable
 from runner.model import Host, ImagePin, Limits
 from runner.placement import worker_key
@@ -78,9 +80,13 @@ def card(index: int, driver: str = "550.54.15", capability: str = "8.6") -> str:
     return f"{index}, GPU-{index}, 23028, {driver}, {capability}, NVIDIA A10\n"
 
 
+def python(version: str = "3.11.2", *, venv: bool = True) -> str:
+    numbers = [int(each) for each in version.split(".")]
+    return json.dumps({"version": numbers, "alone": True, "venv": venv, "ensurepip": venv}) + "\n"
+
+
 HEALTHY = {
     "clock": "1764653900.5\n+0000 UTC\n",
-    "os": "Linux 6.1\nx86_64\n",
     "modes": "755 1000\n700 1000\n600 1000\n",
     "limits": "Max processes  63000  63000  processes\nMax open files  1024  1048576  files\n",
     "memory": "MemTotal: 64000000 kB\nMemFree: 1000000 kB\nMemAvailable: 60000000 kB\n",
@@ -104,20 +110,19 @@ HEALTHY = {
     "images": "torch-2.6-ab sha256:1\n",
     "containers": container(),
     "end": "",
-    "folders": "yes\nyes\nyes\nyes\n",
+    "folders": "yes\nyes\n",
     "mounts": "/dev/sda1 / ext4 rw 0 0\n/dev/sda2 /home ext4 rw,nosuid 0 0\n",
     "disk workspace": disk(),
-    "disk home": disk(),
-    "disk tmp": disk(mount="/"),
     "disk docker": disk(mount="/"),
     "gpu-modes": "0, Enabled, Disabled, 3\n1, Enabled, Disabled, 3\n",
     "gpu-health": "0, 0, No, No, No, Not Active\n1, 0, No, No, No, Not Active\n",
     "gpu-apps": "",
     "gpu-users": "",
-    "toolkit": "nvidia-ctk\nnvidia-container-runtime-hook\n",
-    "python": "/usr/bin/python3\n3.11.2\nvenv\n",
+    "toolkit": "/usr/bin/nvidia-container-runtime-hook\n",
     "made": "yes\n",
     "boot": "cron-line\nLinger=no\n",
+    "python /usr/bin/python3": python(),
+    "venv-end": "",
     "done": "",
 }
 """What a machine says where nothing is wrong."""
@@ -161,14 +166,15 @@ def seen(
         names = list(parts)
         parts = {name: parts[name] for name in names[: names.index(until) + 1]}
     text = "".join(f"\n{CUT} {name}\n{body}" for name, body in parts.items())
-    read, facts, stopped = parse_answer(text, CUT, host)
+    answer = parse_answer(text, CUT, host)
     given: dict[str, Any] = {
         "pin": PIN,
         "pins": PINS,
         "here": Here(keys=(GOOD_KEY,)),
-        "parts": read,
-        "facts": facts,
-        "stopped_in": stopped,
+        "parts": answer.parts,
+        "facts": answer.facts,
+        "venv": answer.venv,
+        "stopped_in": answer.stopped_in,
         "skew_s": 0.2,
         "worker": {**TOLD, **(told or {})},
         **more,
@@ -214,6 +220,7 @@ UNUSABLE = {**NO_DOCKER, "docker-status": "1\n"}
 NVML = "Failed to initialize NVML: Driver/library version mismatch\n"
 NOT_LOADED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"
 NO_CARDS = {"nvidia-status": "9\n", "gpu-modes": "", "gpu-health": ""}
+PYTHON = "python /usr/bin/python3"
 SMALL = Limits(shm_bytes=64 * 10**6)
 NFS = {"mounts": "srv:/home /home nfs4 rw 0 0\n/dev/sda1 / ext4 rw 0 0\n"}
 NOEXEC_HOME = {"mounts": "/dev/sda1 / ext4 rw 0 0\n/dev/sda2 /home ext4 rw,noexec 0 0\n"}
@@ -359,7 +366,7 @@ WRONG: list[tuple[str, str, str, str, Seen]] = [
      seen({"folder": "exists\nfolder\n"})),
     ("workspace", FAULT, "read-only", "hosts/gpu1.toml", seen(READ_ONLY)),
     ("workspace", FAULT, "cannot be written", "hosts/gpu1.toml",
-     seen({"folders": "no\nyes\nyes\nyes\n"})),
+     seen({"folders": "no\nyes\n"})),
     ("file-system", NOTE, "nfs", "workspace =", seen(NFS)),
     ("noexec", FAULT, "the home", "exec", seen(NOEXEC_HOME, host=VENV)),
     ("data", FAULT, "/data/atari", "hosts/gpu1.toml",
@@ -372,11 +379,12 @@ WRONG: list[tuple[str, str, str, str, Seen]] = [
     ("own-name", NOTE, "does not resolve", "/etc/hosts",
      seen({"names": "gpu1\n2\n0\n"}, host=VENV)),
     ("python", FAULT, "no /opt/python there", "python =",
-     seen({"python": ""}, host=dataclasses.replace(VENV, python="/opt/python"))),
-    ("python", FAULT, "python3 is 3.8.10", "newer",
-     seen({"python": "/usr/bin/python3\n3.8.10\nvenv\n"}, host=VENV)),
+     seen({PYTHON: None}, host=dataclasses.replace(VENV, python="/opt/python"))),
+    ("python", FAULT, "/opt/python does not run there", "python =",
+     seen({PYTHON: "oh\n"}, host=dataclasses.replace(VENV, python="/opt/python"))),
+    ("python", FAULT, "python3 is 3.8.10", "newer", seen({PYTHON: python("3.8.10")}, host=VENV)),
     ("venv-module", FAULT, "ensurepip", "apt install python3-venv",
-     seen({"python": "/usr/bin/python3\n3.11.2\nNo module named ensurepip\n"}, host=VENV)),
+     seen({PYTHON: python(venv=False)}, host=VENV)),
     ("linger", FAULT, "KillUserProcesses", "loginctl enable-linger",
      seen({"boot": "cron-line\nLinger=no\nKillUserProcesses=yes\n"}, host=VENV)),
     ("at-boot", NOTE, "next contact", "--at-boot", seen({"boot": "Linger=no\n"}, host=VENV)),
@@ -417,16 +425,8 @@ def test_the_table_has_every_finding_there_is() -> None:
     """A new check stands in the table above, or in a test of its own."""
     named = {row[0] for row in WRONG} | {"login", "host-key", "key-locked", "answer", "hangs"}
     named |= {"docker-root", "docker-version", "localhost", "persistence"}
-    import inspect
-
-    import runner.doctor as package
-    from runner.doctor import docker, driver, gpus, room, shell, ssh, system, worker
-
-    assert package.__doc__
-    import re
-
     told = set()
-    for module in (docker, driver, gpus, room, shell, ssh, system, worker):
+    for module in TOPICS:
         text = inspect.getsource(module)
         told |= set(re.findall(r'(?:fault|note|make)\(\s*"([a-z-]+)"', text))
     assert not told - named
@@ -438,6 +438,15 @@ def test_what_prevents_a_fault_is_seen() -> None:
     kills = "Linger=yes\nKillUserProcesses=yes\n"
     assert not found(seen({"boot": kills}, host=VENV, told={"at_boot": "unit"}))
     assert only(seen({"boot": kills}, host=VENV)).id == "at-boot"
+    # provision looks on where the first Python is of no use
+    old = {PYTHON: python("3.8.10"), "python /opt/conda/bin/python3": python("3.12.1")}
+    by_conda = seen(old, host=VENV)
+    assert not found(by_conda)
+    assert "Python 3.12.1" in {check.text for check in judge(by_conda)}
+    # the image of another pin is of no use, however it begins
+    for tag, room in (("torch-2.6-cu118-ab", 1), ("torch-2.6-ab", 0)):
+        small = seen({"disk docker": disk(5 * GB, "/"), "base": "", "images": f"{tag} sha256:1\n"})
+        assert [check.id for check in found(small)] == ["docker-disk"] * room
     # a container has names of its own, and restarts of before are over once it answers
     assert not found(seen({"names": "gpu1\n2\n2\n"}))
     assert not found(seen({"containers": container("running", 9)}))
@@ -518,7 +527,7 @@ def test_nonsense_from_a_host_never_breaks_it(host: Host, text: str) -> None:
 
 def test_no_command_of_a_fix_holds_what_a_host_said() -> None:
     evil = "$(touch x)"
-    names = ("noise", "prints", "names", "nvidia", "docker", "os", "shell", "boot", "toolkit")
+    names = ("noise", "prints", "names", "nvidia", "docker", "shell", "boot", "toolkit")
     for name in names:
         text = evil + "\n" + HEALTHY.get(name, "")
         for check in judge(seen({name: text})):
@@ -541,8 +550,9 @@ def test_the_question_runs_in_any_sh_and_is_answered_to_its_end(tmp_path: Any) -
             ["/bin/sh", *argv[1:]], env={**env, "PATH": path}, capture_output=True, timeout=60
         )
         text = done.stdout.decode("utf-8", "replace")
-        parts, facts, stopped = parse_answer(text, CUT, host)
-        assert stopped is None and "done" in parts
+        answer = parse_answer(text, CUT, host)
+        parts, facts = answer.parts, answer.facts
+        assert answer.stopped_in is None and "done" in parts
         if path != "/nowhere":  # without a single tool there is nothing to be told
             assert facts is not None and facts.real_workspace == str(tmp_path / "ws")
             assert facts.data == {str(tmp_path): str(tmp_path)}

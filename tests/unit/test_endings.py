@@ -84,6 +84,7 @@ def test_a_plain_exit_shows_the_last_lines_and_where_to_look() -> None:
         ),
         ("stuck", {}, ["resume dqn-7k3fa"]),
         ("setup", {}, ["resume dqn-7k3fa"]),
+        ("setup", {"job": "dqn", "more": {"rank": 0}}, ["fork dqn-7k3fa --fresh"]),
         ("dependency", {"more": {"run": "ppo-c41hd"}}, ["why ppo-c41hd"]),
         ("host-restart", {}, ["resume dqn-7k3fa"]),
         ("stuck", {"secrets": ["TOKEN", "KEY"]}, ["resume dqn-7k3fa secret.TOKEN secret.KEY"]),

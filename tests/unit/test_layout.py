@@ -39,7 +39,11 @@ TESTED_BY: dict[str, str] = {
     "provisioning/worker/supervisor.py": "test_supervisord.py",
     "provisioning/worker/supervisord.py": "test_supervisord.py",
     "provisioning/worker/tenure.py": "test_supervisord.py",
+    "runner/app/steps.py": "test_down.py",
+    "runner/host_answers.py": "test_provisioner.py",
     "runner/remains.py": "test_host_scripts.py",
+    "runner/show/progress.py": "test_output.py",
+    "runner/stub.py": "test_endpoint.py",
     "runner/worker_options.py": "test_worker_plan.py",
     **dict.fromkeys(("runner/app/provision_venv.py", "runner/app/down_venv.py"), "test_venv.py"),
     **dict.fromkeys(

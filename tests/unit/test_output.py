@@ -22,7 +22,8 @@ from runner.app.reports import (
 from runner.app.results import Contact, Listing, RunOnHost
 from runner.errors import NotFound, SpecError
 from runner.model import Host, JobSpec
-from runner.output import Output, TerminalReport, coloured, error_text, job_limits
+from runner.output import Output, coloured, error_text, job_limits
+from runner.show.progress import TerminalReport
 from runner.wire import RunStatus
 
 NOW = 1_764_600_000.0
@@ -144,7 +145,7 @@ def test_who_decides_on_colours(
 
 
 def test_a_step_shows_only_once_it_lasts_and_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.output.STEP_PATIENCE_S", 0.02)
+    monkeypatch.setattr("runner.show.progress.STEP_PATIENCE_S", 0.02)
     stream = Terminal()
     report = TerminalReport(stream)
     report.step("connecting\x1b[2J")
@@ -164,7 +165,7 @@ def test_a_step_shows_only_once_it_lasts_and_is_wiped(monkeypatch: pytest.Monkey
 
 def test_a_dumb_terminal_is_never_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setattr("runner.output.STEP_PATIENCE_S", 0.0)
+    monkeypatch.setattr("runner.show.progress.STEP_PATIENCE_S", 0.0)
     stream = Terminal()
     report = TerminalReport(stream)
     report.step("connecting")

@@ -112,3 +112,8 @@ def test_plurals() -> None:
         "1 file",
         "2 processes",
     )
+
+
+def test_a_few_of_many_names() -> None:
+    assert units.some(["a", "b", "c"]) == "a, b, c"
+    assert units.some(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,16 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from runner.model import Host
+from runner.placement import worker_key
 from runner.venv_facts import SCRIPT, VenvFacts, parse, words
 
 CUT = "runner-0123"
-KEY = "74cc6138"
+HOST = Host("box", runtime="venv")
+KEY = worker_key(HOST)
 
 
 def asked(home: Path, python: str | None = None) -> str:
-    told = words(CUT, KEY, "small", "~/runner", python, [])
+    told = words(dataclasses.replace(HOST, python=python), "small")
     done = subprocess.run(
-        ["sh", "-c", SCRIPT, "runner", *told],
+        ["sh", "-c", SCRIPT, "runner", CUT, *told],
         env={"HOME": str(home), "PATH": os.environ["PATH"]},
         capture_output=True,
         check=False,

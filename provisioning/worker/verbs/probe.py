@@ -114,28 +114,29 @@ def _lease(
     rows, held = [], []
     others = {row.get("uuid") for row in strangers}
     for card in cards:
-        row: Table = {"index": card["index"], "uuid": card["uuid"]}
-        path = leases.gpu_path(folder, card["uuid"])
-        holder = leases.holder(path)
-        if holder is not None:
-            row.update(state="busy", text="%s has it" % (holder.get("run") or "a run"))
-        elif gpus.is_used(card) or card["uuid"] in others:
-            row.update(state="busy", text="others use it")
-        else:
-            try:
-                fd = leases.claim(path, uuid.uuid4().hex, _RUN)
-            except OSError as error:
-                fd = None
-                row.update(state="busy", text="its lease cannot be written: %s" % error.strerror)
-            if fd is not None:
-                os.set_inheritable(fd, False)
-                held.append(fd)
-                row.update(state="failed", text="it did not come so far")
-            else:
-                row.setdefault("state", "busy")
-                row.setdefault("text", "a run has just taken it")
-        rows.append(row)
+        is_used = gpus.is_used(card) or card["uuid"] in others
+        fd, why = _claim(leases.gpu_path(folder, card["uuid"]), is_used)
+        state, text = ("busy", why) if fd is None else ("failed", "it did not come so far")
+        rows.append({"index": card["index"], "uuid": card["uuid"], "state": state, "text": text})
+        if fd is not None:
+            held.append(fd)
     return rows, held
+
+
+def _claim(path: str, is_used: bool) -> Tuple[Optional[int], str]:
+    """The lease of one card, or why it is not to be had."""
+    holder = leases.holder(path)
+    if holder is not None:
+        return None, "%s has it" % (holder.get("run") or "a run")
+    if is_used:
+        return None, "others use it"
+    try:
+        fd = leases.claim(path, uuid.uuid4().hex, _RUN)
+    except OSError as error:
+        return None, "its lease cannot be written: %s" % error.strerror
+    if fd is not None:
+        os.set_inheritable(fd, False)
+    return fd, "a run has just taken it"
 
 
 def _try(workspace: Workspace, known: config.Config, rows: List[Table], limit_s: float) -> Table:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.carriers.ssh_config import Hop, Route, SshConfig, Target
-from runner.doctor.here import read_here
+from runner.doctor.own_side import read_here
 from runner.model import Host
 
 HOST = Host("gpu1", ssh="drl@gpu1")

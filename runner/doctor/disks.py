@@ -1,14 +1,14 @@
-"""Memory, shared memory, disks and inodes (pure)."""
+"""The disks: room and inodes on them, and whether their folders can be used (pure)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from runner.doctor.answers import Disk, Seen, parse_disk
+from runner.doctor.answers import Disk, Seen
 from runner.doctor.findings import Check, fault, note, ok
 from runner.errors import ProvisionError
-from runner.show.units import memory, plural, size
+from runner.show.units import plural, size
 from runner.worker_plan import check_workspace
 
 RUN_BYTES = 10**9
@@ -18,9 +18,6 @@ IMAGE_BYTES = 14 * 10**9
 LAYERS_BYTES = 2 * 10**9
 """The worker image where its base is there."""
 LEAST_INODES = 20_000
-LEAST_SHM_BYTES = 1 << 30
-"""NCCL and data loaders of a few workers."""
-LEAST_MEMORY_MIB = 1024
 _NETWORK = ("nfs", "cifs", "smb", "fuse.sshfs", "lustre", "ceph", "beegfs", "gpfs", "9p")
 
 
@@ -28,11 +25,9 @@ def judge(seen: Seen) -> Iterator[Check]:
     """What there is room for."""
     if seen.facts is None:
         return
-    yield from _shm(seen)
     yield from _disks(seen)
     yield from _inodes(seen)
     yield from _file_systems(seen)
-    yield from _memory(seen)
 
 
 def _image_bytes(seen: Seen) -> int:
@@ -40,7 +35,7 @@ def _image_bytes(seen: Seen) -> int:
     assert facts is not None
     if seen.host.runtime != "docker" or facts.docker_version is None:
         return 0
-    if any(tag.startswith(f"{seen.pin.name.lower()}-") for tag in facts.images):
+    if any(tag.rpartition("-")[0] == seen.pin.name.lower() for tag in facts.images):
         return 0
     return LAYERS_BYTES if facts.base_id is not None else IMAGE_BYTES
 
@@ -52,13 +47,9 @@ def _disks(seen: Seen) -> Iterator[Check]:
     shared = docker is not None and workspace is not None and docker.mount == workspace.mount
     if workspace is not None:
         need = RUN_BYTES + reserve + (image if shared else 0)
-        yield _one_disk(
-            seen, "disk", _workspace(seen), workspace, need, _needs(image, shared, seen)
-        )
-    if docker is not None and not shared and image:
-        yield _one_disk(seen, "docker-disk", "Docker's folder", docker, image, "the image needs")
-    elif docker is not None and not shared:
-        yield ok("docker-disk", "disk", "Docker's disk")
+        yield _own_disk(seen, workspace, need, _needs(image, shared, seen))
+    if docker is not None and not shared:
+        yield _docker_disk(seen, docker, image)
 
 
 def _workspace(seen: Seen) -> str:
@@ -72,17 +63,27 @@ def _needs(image: int, shared: bool, seen: Seen) -> str:
     return text if not reserve else f"with the reserve of {size(reserve)} {text}"
 
 
-def _one_disk(seen: Seen, id: str, where: str, disk: Disk, need: int, needs: str) -> Check:
+def _own_disk(seen: Seen, disk: Disk, need: int, needs: str) -> Check:
     if disk.free >= need:
-        return ok(id, "disk", f"disk ({size(disk.free)} free)")
-    text = f"{where}: {size(disk.free)} free of {size(disk.total)}, {needs} {size(need)}"
-    if id == "docker-disk":
-        return fault(id, "disk", text, "see what Docker keeps there, and what of it is not used;"
-                     f" {seen.there}:", "  docker system df")  # fmt: skip
+        return ok("disk", "disk", f"disk ({size(disk.free)} free)")
     return fault(
-        id, "disk", text, "see what may go:",
-        f"  runner gc host={seen.host.name} --dry-run",
+        "disk", "disk", f"{_workspace(seen)}: {_free(disk)}, {needs} {size(need)}",
+        "see what may go:", f"  runner gc host={seen.host.name} --dry-run",
     )  # fmt: skip
+
+
+def _docker_disk(seen: Seen, disk: Disk, need: int) -> Check:
+    if disk.free >= need:
+        return ok("docker-disk", "disk", "Docker's disk")
+    return fault(
+        "docker-disk", "disk", f"Docker's folder: {_free(disk)}, the image needs {size(need)}",
+        f"see what Docker keeps there, and what of it is not used; {seen.there}:",
+        "  docker system df",
+    )  # fmt: skip
+
+
+def _free(disk: Disk) -> str:
+    return f"{size(disk.free)} free of {size(disk.total)}"
 
 
 def _inodes(seen: Seen) -> Iterator[Check]:
@@ -110,7 +111,7 @@ def _inodes(seen: Seen) -> Iterator[Check]:
         yield ok("inodes", "disk", "inodes")
 
 
-def mount_of(seen: Seen, path: str) -> tuple[str, frozenset[str]]:
+def _mount_of(seen: Seen, path: str) -> tuple[str, frozenset[str]]:
     """(type, options) of the file system of a path; ("", none) when that is not known."""
     best, found = "", ("", frozenset[str]())
     for line in seen.lines("mounts"):
@@ -127,7 +128,7 @@ def mount_of(seen: Seen, path: str) -> tuple[str, frozenset[str]]:
 def _file_systems(seen: Seen) -> Iterator[Check]:
     facts = seen.facts
     assert facts is not None
-    kind, options = mount_of(seen, facts.real_workspace)
+    kind, options = _mount_of(seen, facts.real_workspace)
     writable = seen.lines("folders")
     refused = _refused(seen)
     if refused is not None:
@@ -141,7 +142,7 @@ def _file_systems(seen: Seen) -> Iterator[Check]:
         )  # fmt: skip
     else:
         yield ok("workspace", "disk", "workspace")
-    if writable[3:4] == ["no"]:
+    if writable[1:2] == ["no"]:
         yield fault(
             "leases", "disk", "the folder of leases, ~/.local/state/runner/leases, cannot be"
             " written",
@@ -200,7 +201,7 @@ def _noexec(seen: Seen) -> Iterator[Check]:
     assert facts is not None
     well = True
     for path, shown in ((facts.real_home, "the home"), ("/tmp", "/tmp")):
-        if "noexec" in mount_of(seen, path)[1]:
+        if "noexec" in _mount_of(seen, path)[1]:
             well = False
             make = fault if shown == "the home" and seen.host.runtime == "venv" else note
             yield make(
@@ -212,79 +213,3 @@ def _noexec(seen: Seen) -> Iterator[Check]:
             )  # fmt: skip
     if well:
         yield ok("noexec", "disk", "programs may be started")
-
-
-def _shm(seen: Seen) -> Iterator[Check]:
-    limit = seen.host.limits
-    if seen.host.runtime == "docker":
-        if limit.shm_bytes < LEAST_SHM_BYTES:
-            yield note(
-                "shm", "shm", f"its runs get {size(limit.shm_bytes)} of shared memory; NCCL and"
-                " data loaders need 1 GB or more",
-                f"in hosts/{seen.host.name}.toml, then provision again:", "  [limits]",
-                '  shm = "8g"',
-            )  # fmt: skip
-        elif limit.memory_bytes is not None and limit.shm_bytes >= limit.memory_bytes:
-            yield note(
-                "shm", "shm", f"shared memory ({size(limit.shm_bytes)}) counts as memory, of which"
-                f" its runs get {size(limit.memory_bytes)}",
-                f"make it less in hosts/{seen.host.name}.toml:", "  [limits]", '  shm = "1g"',
-            )  # fmt: skip
-        else:
-            yield ok("shm", "shm", "shm")
-        return
-    disk = _parse_shm(seen)
-    if disk is None:
-        return
-    if disk.total < LEAST_SHM_BYTES:
-        yield note(
-            "shm", "shm", f"/dev/shm has {size(disk.total)}; NCCL and data loaders need 1 GB or"
-            " more",
-            "in a container of your own, start it with  --shm-size=8g; on a machine:",
-            "  sudo mount -o remount,size=8G /dev/shm",
-        )  # fmt: skip
-    elif disk.free < disk.total // 10:
-        yield note(
-            "shm", "shm", f"/dev/shm: {size(disk.free)} free of {size(disk.total)}; something left"
-            " its files there",
-            f"{seen.there}, see whose they are:", "  ls -l /dev/shm",
-        )  # fmt: skip
-    else:
-        yield ok("shm", "shm", "shm")
-
-
-def _parse_shm(seen: Seen) -> Disk | None:
-    return parse_disk(seen.lines("shm"))
-
-
-def meminfo(seen: Seen) -> dict[str, int]:
-    """KiB by name."""
-    found = {}
-    for line in seen.lines("memory"):
-        match = re.match(r"(\w+):\s+(\d{1,12}) kB", line)
-        if match:
-            found[match[1]] = int(match[2])
-    return found
-
-
-def _memory(seen: Seen) -> Iterator[Check]:
-    told = meminfo(seen)
-    total, free = told.get("MemTotal"), told.get("MemAvailable")
-    if total is None or free is None:
-        return
-    limit = seen.host.limits.memory_bytes
-    if seen.host.runtime == "docker" and limit is not None and limit > total * 1024:
-        yield note(
-            "memory-limit", "memory", f"limits.memory is {size(limit)}, the machine has"
-            f" {memory(total / 1024)}",
-            f"make it less in hosts/{seen.host.name}.toml, so that a run that takes too much is"
-            " ended, and not another one",
-        )  # fmt: skip
-    if free / 1024 < LEAST_MEMORY_MIB:
-        yield note(
-            "memory", "memory", f"{memory(free / 1024)} free of {memory(total / 1024)}; a run may"
-            " be ended for want of it",
-            f"{seen.there}, see who uses it:", "  ps aux --sort=-rss | head",
-        )  # fmt: skip
-    else:
-        yield ok("memory", "memory", "memory")
