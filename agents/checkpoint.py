@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from runtime import Refused, Run
+from options import Refused
+from runtime import Run
 
 
 @dataclass(frozen=True)

@@ -12,26 +12,30 @@ Evaluate:  python agents/dqn.py evaluate=CHECKPOINT episodes=100 seed=0
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import runtime  # first: it sets how many threads torch and numpy start when they are imported
+import runtime  # noqa: F401  first: it sets how many threads torch and numpy start
 
 # isort: split
 import checkpoint
-import episodes
-import gpu_memory
+import environments
+import evaluation
 import numpy as np
+import seeds
 import torch
 import torch.nn.functional as F
-from episodes import Episodes, launch
+from episodes import Episodes
+from launch import launch
+from loop import drive
 from numpy.typing import NDArray
+from options import check_ranges
+from parameters import NumpyNetwork, first_not_finite, flatten_parameters
 from replay import Replay
-from runtime import Fault, NumpyNetwork, Reporter, Run, Stopped
+from runtime import Fault, Run
 from torch import Tensor, nn
 
 Floats = NDArray[np.float32]
@@ -75,9 +79,7 @@ class Options:
         shares = ["gamma", "average", "eps_start", "eps_end", "eps_fraction"]
         share = dict.fromkeys(shares, (0.0, 1.0))
         least = dict.fromkeys([*positive.split(), "eval_episodes"], (1.0, np.inf))
-        runtime.check_ranges(
-            self, seed=(-1, np.inf), max_grad_norm=(1e-9, np.inf), **share, **least
-        )
+        check_ranges(self, seed=(-1, np.inf), max_grad_norm=(1e-9, np.inf), **share, **least)
 
 
 def epsilon_at(step: int, o: Options) -> float:
@@ -154,8 +156,8 @@ class Learner:
         self.o, self.run, self.numbers = o, run, sizes[0]
         self.online, self.target = q_network(sizes), q_network(sizes)
         self.online.to(run.device), self.target.to(run.device)
-        self.theta = runtime.flatten_parameters(self.online)
-        self.theta_target = runtime.flatten_parameters(self.target)
+        self.theta = flatten_parameters(self.online)
+        self.theta_target = flatten_parameters(self.target)
         self.theta_average = self.theta.detach().clone()
         with torch.no_grad():
             self.theta_target.copy_(self.theta)
@@ -211,7 +213,7 @@ class Learner:
     def first_bad(self) -> str | None:
         """Name of the first vector that holds NaN or infinity."""
         moments = self.optimizer.state.get(self.theta, {})
-        return runtime.first_not_finite(
+        return first_not_finite(
             {"parameters": self.theta, "averaged parameters": self.theta_average, **moments}
         )
 
@@ -240,19 +242,35 @@ class Learner:
 class Training:
     """All parts of one training, and what moves them to and from a checkpoint."""
 
+    asks_every = 16
+
     def __init__(self, o: Options, run: Run) -> None:
         self.o, self.run, self.step, self.checked = o, run, 0, 0
         self.per_rank = -(-o.num_envs // run.world)
         self.total_envs = self.per_rank * run.world
-        numbers, actions, exact = episodes.check_env(o.env)
-        torch.manual_seed(runtime.derive_seed(o.seed, runtime.SEEDS_AGENT))
-        self.sizes = (numbers, o.hidden, o.hidden, actions)
+        facts = environments.look(o.env)
+        numbers = facts.numbers
+        torch.manual_seed(seeds.derive_seed(o.seed, seeds.SEEDS_AGENT))
+        self.sizes = (numbers, o.hidden, o.hidden, facts.actions)
         self.learner = Learner(o, run, self.sizes)
-        runtime.seed_everything(o.seed, run.rank)
-        self.rng = np.random.default_rng([o.seed, runtime.SEEDS_AGENT, run.rank])
+        seeds.seed_everything(o.seed, run.rank)
+        self.rng = np.random.default_rng([o.seed, seeds.SEEDS_AGENT, run.rank])
         self.replay = Replay(-(-o.buffer_size // run.world), 2 * numbers + 3, rank=run.rank)
         index = range(run.rank * self.per_rank, (run.rank + 1) * self.per_rank)
-        self.envs = Episodes(o.env, seed=o.seed, index=index, exact=exact)
+        self.envs = Episodes(o.env, seed=o.seed, index=index, facts=facts)
+
+    @property
+    def ticks(self) -> int:
+        """Steps of every environment, whole ones."""
+        return self.step // self.total_envs
+
+    def advance(self) -> dict[str, float]:
+        """One step of every environment, and a round of updates when one is due."""
+        before = self.step
+        self.collect()
+        due = self.step // self.o.train_every > before // self.o.train_every
+        ready = self.step >= max(self.o.learning_starts, self.total_envs)
+        return self.learn() if due and ready else {}
 
     def collect(self) -> None:
         """Step every environment once; at the very end only as many as steps are left."""
@@ -273,7 +291,7 @@ class Training:
     def evaluate(self) -> dict[str, float]:
         """Mean return of greedy episodes by the averaged parameters, on rank 0."""
         policy = Policy(self.learner.theta_average.cpu(), self.sizes)
-        return episodes.evaluate(self.run, self.o, policy, step=self.step)
+        return evaluation.evaluate(self.run, self.o, policy, step=self.step)
 
     def check_healthy(self) -> None:
         """Raises Fault with the first cause: what an environment gave, else the parameters."""
@@ -296,7 +314,7 @@ class Training:
         state = {
             **learner, "format": 1, "agent": "dqn", "step": self.step, "env": self.o.env,
             "sizes": list(self.sizes), "ranks": self.run.world, "options": asdict(self.o),
-            "rng": self.run.gather(runtime.rng_text(self.rng)),
+            "rng": self.run.gather(seeds.rng_text(self.rng)),
             "rows": self.run.gather(self.replay.count),
         }  # fmt: skip
 
@@ -314,7 +332,7 @@ class Training:
         self.learner.load(state)
         self.replay.load(folder, checkpoint.read_manifest(folder), state["rows"][rank])
         self.checked = self.replay.count
-        self.rng = runtime.rng_from_text(state["rng"][rank])
+        self.rng = seeds.rng_from_text(state["rng"][rank])
         self.envs.load((folder / f"env-rank{rank}.bin").read_bytes(), step=self.step)
 
 
@@ -325,53 +343,8 @@ def train(o: Options, run: Run) -> Training:
         t.load(run.resume)
     elif o.checkpoint_every:
         t.replay.check_disk(run.checkpoints)
-    checkpoint.remove_leftovers(run)
-    reporter = Reporter(run, step=t.step)
-    reporter.say(
-        f"dqn  device {run.describe_device()}  env {o.env}  seed {o.seed}  "
-        f"envs {t.total_envs}  ranks {run.world}  "
-        f"replay {t.replay.size_bytes / 1e6:.0f} MB a rank, in memory and in checkpoints"
-        + (f"  resumed from step {t.step}" if run.resume else "")
-    )
-    if run.hand_folder:
-        reporter.say(f"writing to {run.hand_folder}")
-    if not t.envs.exact:
-        reporter.say(f"{o.env} cannot be kept in a checkpoint: a resume begins new episodes")
-    losses: dict[str, float] = {}
-    recent: list[float] = []
-
-    def due(every: int) -> bool:
-        return every > 0 and t.step // every > before // every
-
-    with contextlib.closing(t.envs), contextlib.closing(reporter):
-        while t.step < o.steps:
-            before = t.step
-            t.collect()
-            for total, length in t.envs.take_ended():
-                recent.append(total)
-                reporter.scalar("reward", total, t.step)
-                reporter.scalar("episode_length", length, t.step)
-            if due(o.train_every) and t.step >= max(o.learning_starts, t.total_envs):
-                losses = t.learn()
-                for tag, value in losses.items():
-                    reporter.scalar(tag, value, t.step)
-            last, evaluated = t.step >= o.steps, {}
-            if due(o.eval_every) or (last and o.eval_every):
-                evaluated = t.evaluate()
-                gpu_memory.give_back(run.device)
-                for tag, value in evaluated.items():
-                    reporter.scalar(tag, value, t.step)
-            stopping = run.agree_to_stop(tick=before // t.total_envs)
-            if due(o.log_every) or last or reporter.overdue():
-                reward = {"reward": sum(recent) / len(recent)} if recent else {}
-                reporter.line(t.step, {**reward, **losses, **evaluated})
-                recent.clear()
-            if due(o.checkpoint_every) or last or stopping:
-                t.save(evaluated)
-                reporter.flush()
-            if stopping and not last:
-                reporter.say(f"stopped at step {t.step}, state saved")
-                raise Stopped
+    replay = f"{t.replay.size_bytes / 1e6:.0f} MB a rank, in memory and in checkpoints"
+    drive(t, o, run, name="dqn", more=f"envs {t.total_envs}  replay {replay}")
     return t
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from checkpoint import StoredFile, write_file
 from numpy.typing import NDArray
-from runtime import Refused
+from options import Refused
 
 SEGMENT = 4096
 Floats = NDArray[np.float32]

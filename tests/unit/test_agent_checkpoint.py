@@ -18,6 +18,7 @@ pytest.importorskip("numpy", reason="left out: numpy: not installed")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "agents"))
 
 import checkpoint  # noqa: E402
+import options  # noqa: E402
 import runtime  # noqa: E402
 
 
@@ -105,7 +106,7 @@ def test_without_a_measured_one_the_latest_is_best(run: runtime.Run, tmp_path: P
     write(run, 1)
     write(run, 2)
     assert checkpoint.best_checkpoint(run.checkpoints, "eval/return").name == "step-000000002"
-    with pytest.raises(runtime.Refused, match="no checkpoint there"):
+    with pytest.raises(options.Refused, match="no checkpoint there"):
         checkpoint.best_checkpoint(tmp_path / "logs", "eval/return")
 
 
@@ -122,12 +123,12 @@ def test_model_made_to_run_code_is_not_read(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "ran"),)
 
     torch.save({"params": Bad()}, tmp_path / "model.pt")
-    with pytest.raises(runtime.Refused, match="not a checkpoint that can be read"):
+    with pytest.raises(options.Refused, match="not a checkpoint that can be read"):
         checkpoint.read_model(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
 def test_options_that_shape_the_state_must_fit(tmp_path: Path) -> None:
     checkpoint.check_fits(tmp_path, {"env": "a", "lr": 1}, {"env": "a", "lr": 2}, "env")
-    with pytest.raises(runtime.Refused, match="env is b, but .* was made with a"):
+    with pytest.raises(options.Refused, match="env is b, but .* was made with a"):
         checkpoint.check_fits(tmp_path, {"env": "a"}, {"env": "b"}, "env")

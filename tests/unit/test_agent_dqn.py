@@ -25,7 +25,8 @@ sys.path.insert(0, str(AGENTS))
 
 import checkpoint  # noqa: E402
 import dqn  # noqa: E402
-import episodes  # noqa: E402
+import evaluation  # noqa: E402
+import options  # noqa: E402
 import runtime  # noqa: E402
 from replay import Replay  # noqa: E402
 
@@ -156,7 +157,7 @@ def test_defaults_are_those_of_the_recipe() -> None:
 
 
 def test_numbers_out_of_range_are_all_named() -> None:
-    with pytest.raises(runtime.Refused, match="(?s)steps is 0.*gamma is 1.5") as refused:
+    with pytest.raises(options.Refused, match="(?s)steps is 0.*gamma is 1.5") as refused:
         dqn.Options(steps=0, gamma=1.5)
     assert len(str(refused.value).splitlines()) == 2
 
@@ -344,7 +345,9 @@ def test_checkpoint_is_complete_measured_and_readable_without_pickle(
     assert torch.equal(state["params"], t.learner.theta)
     assert torch.equal(state["average"], t.learner.theta_average)
     # what the manifest says is what these very parameters reach
-    again = episodes.evaluate(t.run, t.o, dqn.Policy(state["average"], state["sizes"]), step=t.step)
+    again = evaluation.evaluate(
+        t.run, t.o, dqn.Policy(state["average"], state["sizes"]), step=t.step
+    )
     assert manifest["metrics"] == again
 
 
@@ -488,7 +491,7 @@ def test_resume_with_another_shape_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_here(tmp_path, monkeypatch, steps=200)
-    with pytest.raises(runtime.Refused, match="hidden is 17, but .* was made with 16"):
+    with pytest.raises(options.Refused, match="hidden is 17, but .* was made with 16"):
         train_here(tmp_path, monkeypatch, hidden=17,
                    resume=tmp_path / "checkpoints" / "step-000000200")  # fmt: skip
 
@@ -512,11 +515,11 @@ def test_later_points_of_a_killed_attempt_are_hidden(
 TWO_RANKS = """
 import json, os, sys
 sys.path.insert(0, {agents!r})
-import checkpoint, dqn, runtime, torch
+import checkpoint, dqn, options, runtime, torch
 import numpy as np
 words, rows, out = json.loads(sys.argv[1])
 run = runtime.Run("dqn", device="cpu")
-t = dqn.train(runtime.read_options(dqn.Options, words), run)
+t = dqn.train(options.read_options(dqn.Options, words), run)
 trained = checkpoint.digest(t.learner.theta.detach())
 torch.manual_seed(0)
 one = dqn.Learner(t.o, run, (4, 16, 16, 2))
@@ -633,5 +636,5 @@ def test_by_hand_trains_and_evaluates_what_it_made(tmp_path: Path) -> None:
 
 def test_replay_of_the_wrong_size_is_not_taken(tmp_path: Path) -> None:
     ring = Replay(10, 3)
-    with pytest.raises(runtime.Refused, match="5 transitions .* are missing"):
+    with pytest.raises(options.Refused, match="5 transitions .* are missing"):
         ring.load(tmp_path, {}, 5)

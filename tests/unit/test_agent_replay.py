@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "agents"))
 
 import replay  # noqa: E402
 from checkpoint import StoredFile, digest_file  # noqa: E402
-from runtime import Refused  # noqa: E402
+from options import Refused  # noqa: E402
 
 
 def fill(ring: replay.Replay, rows: int) -> None:

@@ -1,0 +1,29 @@
+"""Advantages of a rollout, by generalised advantage estimation."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+def gae(
+    rewards: Floats, values: Floats, reached: Floats, ended: NDArray[np.bool_],
+    *, gamma: float, lam: float,
+) -> Floats:  # fmt: skip
+    """(T, n) advantages; a return to learn values from is advantage + value.
+
+    Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation"
+    (2016). All arguments are (T, n). values: of the observation acted on. reached: of the
+    observation that step reached: 0 after a real end, its value at a time limit. ended: whether
+    the step ended its episode, either way; nothing is summed across that.
+    """
+    deltas = rewards + gamma * reached - values
+    through = gamma * lam * (1.0 - ended.astype(np.float32))
+    out = np.empty_like(deltas)
+    sum_ = np.zeros_like(deltas[0])
+    for t in range(len(deltas) - 1, -1, -1):
+        sum_ = deltas[t] + through[t] * sum_
+        out[t] = sum_
+    return out
