@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from runtime import Run
 
 Floats = NDArray[np.float32]
 
@@ -27,3 +28,12 @@ def gae(
         sum_ = deltas[t] + through[t] * sum_
         out[t] = sum_
     return out
+
+
+def normalised(advantage: Floats, run: Run) -> Floats:
+    """Of mean 0 and deviation 1 over the rollouts of all ranks; a collective call."""
+    wide = advantage.astype(np.float64)
+    count, total = run.reduce_sum(np.array([wide.size, wide.sum()]))
+    wide -= total / count
+    squares = run.reduce_sum(np.array([np.square(wide).sum()]))[0]
+    return (wide / (np.sqrt(squares / count) + 1e-8)).astype(np.float32)

@@ -47,12 +47,16 @@ def make(name: str, *, training: bool, render: str | None) -> gym.Env[Any, Any]:
     Frames are skipped here and nowhere else: an id that skips them too (`Pong-v4`) is made with
     its own skip off. Raises Refused without opencv, and for observations other than pictures.
     """
-    env: Any = gym.make(name, frameskip=1, render_mode=render, disable_env_checker=True)
+    share = gym.spec(name).kwargs.get("repeat_action_probability", 0.25)  # as ale-py's own default
+    env: Any = gym.make(
+        name, frameskip=1, repeat_action_probability=0.0, render_mode=render,
+        disable_env_checker=True,
+    )  # fmt: skip
     if len(env.observation_space.shape) != 3:
         raise Refused(f"env {name!r} has observations {env.observation_space}; only pictures")
     try:
         env = gym.wrappers.AtariPreprocessing(
-            Score(env), noop_max=NOOPS, frame_skip=SKIP, screen_size=SIZE
+            Score(Sticky(env, share)), noop_max=NOOPS, frame_skip=SKIP, screen_size=SIZE
         )
     except gym.error.DependencyNotInstalled as error:
         raise Refused(f"env {name!r}: {error}") from error
@@ -63,6 +67,28 @@ def make(name: str, *, training: bool, render: str | None) -> gym.Env[Any, Any]:
     if training:
         env = Sign(env)
     return Stack(env, STACK)
+
+
+class Sticky(gym.Wrapper[Any, Any, Any, Any]):
+    """At each frame the action before, not the given one, with a probability of `share`.
+
+    The emulator can do so itself, but no copy of its state holds the action it would repeat.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], share: float) -> None:
+        super().__init__(env)
+        self.share, self.before = share, 0
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """A new game, before which nothing was done."""
+        self.before = 0
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """One frame."""
+        if not self.share or self.np_random.random() >= self.share:
+            self.before = action
+        return self.env.step(self.before)
 
 
 class Score(gym.Wrapper[Any, Any, Any, Any]):
@@ -154,7 +180,7 @@ def has_ale(layer: Any) -> bool:
 
 
 def ale_state(layer: Any) -> bytes:
-    """The emulator's state with its generator's: without that, sticky actions differ."""
+    """The emulator's state with its generator's, which games may draw from."""
     return pickle.dumps(layer.ale.cloneState(include_rng=True))
 
 

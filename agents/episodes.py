@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import pickle
 import random
+import weakref
 import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from environments import Facts, make_env, set_state, state_of
+from environments import Env, Facts, make_env, set_state, state_of
 from numpy.typing import NDArray
 from seeds import SEEDS_TRAIN, derive_seed
 
@@ -38,7 +39,11 @@ class Episodes:
 
     def __init__(self, name: str, *, seed: int, index: range, facts: Facts) -> None:
         self.name, self.seed, self.index, self.exact = name, seed, index, facts.exact
-        self.envs = [make_env(name, training=True) for _ in index]
+        self.envs: list[Env] = []
+        # also at the program's end, for what is refused or fails before a training begins
+        self._closing = weakref.finalize(self, _close_all, self.envs)
+        for _ in index:
+            self.envs.append(make_env(name, training=True))
         self._first = int(getattr(self.envs[0].action_space, "start", 0))
         self._discrete = facts.actions > 0
         kind = torch.uint8 if facts.image else torch.float32
@@ -118,8 +123,12 @@ class Episodes:
 
     def close(self) -> None:
         """End the environments, and what processes they may have."""
-        for env in self.envs:
-            env.close()
+        self._closing()
+
+
+def _close_all(envs: list[Env]) -> None:
+    for env in envs:
+        env.close()
 
 
 def _packed(value: Any) -> bytes:

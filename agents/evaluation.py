@@ -44,12 +44,14 @@ def play_greedy(
     seed: int,
     stream: int,
     stop: Callable[[], bool] = lambda: False,
+    make: Callable[[str], Env] = make_env,
 ) -> list[float] | None:
     """Returns of `episodes` whole episodes, or None when `stop` said so.
 
-    choose: (n, *shape) observations to n actions, counted from 0, or numbers within the box. The
-    environments and seeds (`derive_seed` of seed and stream) are its own and the global generators
-    are put back: a training goes on as if nothing had been played.
+    choose: (n, *shape) observations to n actions, counted from 0, or numbers within the box. make:
+    gives an environment, closed at the end, also on an exception. Environments and seeds
+    (`derive_seed` of seed and stream) are its own and the global generators are put back: a
+    training goes on as if nothing had been played.
     """
     totals = [0.0] * episodes
     side_by_side = min(episodes, PARALLEL_EPISODES)
@@ -57,7 +59,7 @@ def play_greedy(
     with preserved_global_rng(), contextlib.ExitStack() as stack:
         envs: list[Env] = []
         for _ in range(side_by_side):
-            envs.append(stack.enter_context(contextlib.closing(make_env(name))))
+            envs.append(stack.enter_context(contextlib.closing(make(name))))
         first = getattr(envs[0].action_space, "start", None)
         if remembering is not None:
             remembering.begin(side_by_side)
@@ -92,14 +94,22 @@ def play_greedy(
     return totals
 
 
-def evaluate(run: Run, options: Any, policy: Choose, *, step: int) -> dict[str, float]:
+def evaluate(
+    run: Run,
+    options: Any,
+    policy: Choose,
+    *,
+    step: int,
+    play: Callable[..., list[float] | None] = play_greedy,
+) -> dict[str, float]:
     """`eval/return`, the mean of greedy episodes; empty on other ranks than 0 and when stopping.
 
-    options: with env, seed and eval_episodes. Raises Fault when the mean is not finite.
+    options: with env, seed and eval_episodes. play: as play_greedy, for what gymnasium does not
+    make. Raises Fault when the mean is not finite.
     """
     if run.rank:
         return {}
-    returns = play_greedy(
+    returns = play(
         options.env,
         policy,
         episodes=options.eval_episodes,
@@ -124,15 +134,20 @@ class Evaluation:
     seed: int = 0
 
 
-def evaluate_by_hand(words: Sequence[str], policy: Callable[[dict[str, Any]], Choose]) -> None:
+def evaluate_by_hand(
+    words: Sequence[str],
+    policy: Callable[[dict[str, Any]], Choose],
+    play: Callable[..., list[float] | None] = play_greedy,
+) -> None:
     """Print the greedy return of a checkpoint on episodes that no training has seen.
 
-    policy: from the contents of model.pt to its greedy policy. Raises Refused.
+    policy: from the contents of model.pt to its greedy policy. play: as play_greedy. Raises
+    Refused.
     """
     asked = read_options(Evaluation, words)
     folder = best_checkpoint(Path(asked.evaluate), "eval/return")
     state = read_model(folder)
-    returns = play_greedy(
+    returns = play(
         state["env"], policy(state), episodes=asked.episodes, seed=asked.seed, stream=SEEDS_FRESH
     )
     assert returns is not None

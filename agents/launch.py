@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from checkpoint import read_model
-from evaluation import Choose, evaluate_by_hand
+from evaluation import Choose, evaluate_by_hand, play_greedy
 from options import Refused, read_options
 from runtime import Run, append_line, edge, open_progress
 
@@ -23,17 +23,20 @@ def launch(
     train: Callable[[T, Run], Any],
     policy: Callable[[dict[str, Any]], Choose],
     words: Sequence[str],
+    *,
+    play: Callable[..., list[float] | None] = play_greedy,
 ) -> None:
     """An agent's main: options in, training or evaluation, exit status out.
 
-    cls: a dataclass of options with `seed` (drawn when negative) and `device`. Exit status: 0 done,
-    1 a fault, 2 refused (its fault line says `setup`: to start again would not help), 143 or 130
-    stopped by a signal with the state saved.
+    cls: a dataclass of options with `seed` (drawn when negative) and `device`. play: plays a policy
+    where evaluation.play_greedy cannot (teams). Exit status: 0 done, 1 a fault, 2 refused (its
+    fault line says `setup`: to start again would not help), 143 or 130 stopped by a signal with the
+    state saved.
     """
     name, run = Path(sys.argv[0]).stem, None
     try:
         if any(word.startswith("evaluate=") for word in words):
-            return evaluate_by_hand(words, policy)
+            return evaluate_by_hand(words, policy, play)
         options: Any = read_options(cls, words)
         run = Run(name, device=options.device)
         if options.seed < 0:

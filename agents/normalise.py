@@ -25,16 +25,21 @@ class RunningMoments:
 
     def update(self, rows: NDArray[Any], run: Run) -> None:
         """Take in (n, *shape) rows of this rank, and those of the others; a collective call."""
-        rows = np.asarray(rows, np.float64)
-        sums = np.stack([rows.sum(0), np.square(rows - self.mean).sum(0)])
-        counted = run.reduce_sum(np.concatenate([[len(rows)], sums.reshape(-1)]))
-        count, (total, squares) = counted[0], counted[1:].reshape(sums.shape)
-        mean = total / count
-        var = np.maximum(squares / count - np.square(mean - self.mean), 0.0)
+        shape = self.mean.shape
+        rows = np.asarray(rows, np.float64).reshape(len(rows), self.mean.size)
+        counted = run.reduce_sum(np.concatenate([[len(rows)], rows.sum(0)]))
+        count = float(counted[0])  # a number of Python's, for model.pt holds none of numpy's
+        if count == 0:
+            return
+        mean = counted[1:] / count
+        # around the mean itself: a difference of squares loses small deviations of large numbers
+        scatter = run.reduce_sum(np.square(rows - mean).sum(0))
+        mean, scatter = mean.reshape(shape), scatter.reshape(shape)
         delta, whole = mean - self.mean, self.count + count
-        scatter = self.var * self.count + var * count
-        self.var = (scatter + np.square(delta) * self.count * count / whole) / whole
-        self.mean = self.mean + delta * count / whole
+        scatter = self.var * self.count + scatter + np.square(delta) * self.count * count / whole
+        # asarray: numpy turns what has no dimensions into a scalar
+        self.var = np.asarray(scatter / whole)
+        self.mean = np.asarray(self.mean + delta * count / whole)
         self.count = whole
 
     def apply(self, rows: NDArray[Any], limit: float = 10.0) -> Floats:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.optim.adam import adam
 
 Floats = NDArray[np.float32]
 
@@ -28,6 +29,38 @@ def flatten_parameters(module: torch.nn.Module) -> torch.nn.Parameter:
         parameter.grad = flat.grad[start:end].view(parameter.shape)
         start = end
     return flat
+
+
+class Adam:
+    """Adam for one flat vector (Kingma and Ba, 2015): torch's fused step, called as a function.
+
+    torch.optim's class imports torch's compiler when first used, 1.2 s of CPU at each start, and
+    takes longer than the step itself.
+    """
+
+    def __init__(self, flat: torch.nn.Parameter, *, eps: float = 1e-8) -> None:
+        self.flat, self.eps = flat, eps
+        self.count = torch.zeros((), device=flat.device)
+        self.mean, self.square = (torch.zeros_like(flat, requires_grad=False) for _ in range(2))
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """One update by `flat.grad`."""
+        assert self.flat.grad is not None
+        adam(
+            [self.flat], [self.flat.grad], [self.mean], [self.square], [], [self.count],
+            fused=True, amsgrad=False, beta1=0.9, beta2=0.999, lr=lr, weight_decay=0.0,
+            eps=self.eps, maximize=False,
+        )  # fmt: skip
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """For a checkpoint, on the CPU."""
+        return {"count": self.count.cpu(), "mean": self.mean.cpu(), "square": self.square.cpu()}
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Take up what `state` returned, on whatever device."""
+        for mine, kept in zip((self.count, self.mean, self.square), state.values(), strict=True):
+            mine.copy_(kept)
 
 
 class NumpyNetwork:

@@ -43,3 +43,21 @@ def test_first_not_finite_names_the_vector() -> None:
     good, bad = torch.ones(3), torch.tensor([1.0, float("inf")])
     assert parameters.first_not_finite({"a": good, "b": bad, "c": bad}) == "b"
     assert parameters.first_not_finite({"a": good}) is None
+
+
+def test_adam_is_torchs_to_the_bit_and_goes_on_from_its_state() -> None:
+    torch.manual_seed(0)
+    mine, theirs = (torch.nn.Parameter(torch.arange(5.0)) for _ in range(2))
+    adam = parameters.Adam(mine, eps=1e-5)
+    optimizer = torch.optim.Adam([theirs], eps=1e-5, fused=True)
+    for lr in (0.1, 0.05, 0.01):
+        mine.grad = torch.randn(5)
+        theirs.grad = mine.grad.clone()
+        optimizer.param_groups[0]["lr"] = lr
+        optimizer.step()
+        again = parameters.Adam(mine, eps=1e-5)  # as in a resumed training
+        again.load({name: vector.clone() for name, vector in adam.state().items()})
+        adam = again
+        adam.step(lr)
+        assert torch.equal(mine, theirs)
+    assert float(adam.count) == 3
