@@ -1,13 +1,16 @@
-"""Deep Q-learning with double estimates, for flat observations and discrete actions.
+"""Deep Q-learning with double estimates, for numbers or pictures and discrete actions.
 
-Sources: Mnih et al., "Human-level control through deep reinforcement learning" (2015); van
-Hasselt et al., "Deep Reinforcement Learning with Double Q-learning" (2016); hyperparameters
-after rl-baselines3-zoo. The learning rate falls to `lr_end`, and evaluation and checkpoints'
-users act by an average of the parameters, so that the last parameters are good ones too
-(Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", 1992).
+Sources: Mnih et al., "Human-level control through deep reinforcement learning" (2015), also for
+the network that sees pictures; van Hasselt et al., "Deep Reinforcement Learning with Double
+Q-learning" (2016); targets over several steps: Sutton, "Learning to predict by the methods of
+temporal differences" (1988); hyperparameters after rl-baselines3-zoo. The learning rate falls to
+`lr_end`, and evaluation and checkpoints' users act by an average of the parameters, so that the
+last parameters are good ones too (Polyak and Juditsky, "Acceleration of stochastic approximation
+by averaging", 1992).
 
 By hand:   python agents/dqn.py steps=50000 seed=1
 Evaluate:  python agents/dqn.py evaluate=CHECKPOINT episodes=100 seed=0
+Recipes:   dqn.toml; dqn_mountaincar.toml; dqn_atari.toml for Atari games
 """
 
 from __future__ import annotations
@@ -29,16 +32,17 @@ import seeds
 import torch
 import torch.nn.functional as F
 from episodes import Episodes
+from frames import Frames, memory_for
 from launch import launch
 from loop import drive
 from numpy.typing import NDArray
-from options import check_ranges
-from parameters import NumpyNetwork, first_not_finite, flatten_parameters
-from replay import Replay
+from options import Refused, check_ranges
+from parameters import Adam, NumpyNetwork, first_not_finite, flatten_parameters
+from replay import Batch, Windows
 from runtime import Fault, Run
 from torch import Tensor, nn
 
-Floats = NDArray[np.float32]
+SMALLEST_PICTURE = 36  # pixels, so that the last convolution has something to look at
 
 # options
 
@@ -52,11 +56,12 @@ class Options:
     seed: int = -1  # drawn when negative
     num_envs: int = 1  # in all, rounded up to a multiple of the ranks
     device: str = "auto"  # auto, cpu or cuda
-    hidden: int = 256  # width of both hidden layers
+    hidden: int = 256  # width of both hidden layers; of the one behind the convolutions
     lr: float = 2.3e-3  # at the start; falls in a straight line …
     lr_end: float = 0.0  # … to this at the last step
     gamma: float = 0.99
     batch_size: int = 128  # in all, rounded up to a multiple of the ranks
+    n_step: int = 1  # steps of which the rewards are summed before a value is taken
     buffer_size: int = 100_000  # transitions kept, over all ranks
     learning_starts: int = 1_000  # steps before the first update
     train_every: int = 256  # steps between rounds of updates
@@ -75,10 +80,11 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises Refused, naming every number out of its range."""
-        positive = "steps num_envs hidden batch_size buffer_size train_every updates log_every"
-        shares = ["gamma", "average", "eps_start", "eps_end", "eps_fraction"]
-        share = dict.fromkeys(shares, (0.0, 1.0))
-        least = dict.fromkeys([*positive.split(), "eval_episodes"], (1.0, np.inf))
+        positive = "steps num_envs hidden batch_size n_step buffer_size train_every updates "
+        positive += "log_every eval_episodes"
+        shares = "gamma average eps_start eps_end eps_fraction"
+        share = dict.fromkeys(shares.split(), (0.0, 1.0))
+        least = dict.fromkeys(positive.split(), (1.0, np.inf))
         check_ranges(self, seed=(-1, np.inf), max_grad_norm=(1e-9, np.inf), **share, **least)
 
 
@@ -96,22 +102,48 @@ def lr_at(step: int, o: Options) -> float:
 # networks
 
 
+class Scaled(nn.Module):
+    """Bytes to numbers from 0 to 1."""
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Any shape."""
+        return pictures.float() / 255
+
+
 def q_network(sizes: Sequence[int]) -> nn.Sequential:
-    """(…, sizes[0]) observations to (…, sizes[-1]) action values."""
+    """Observations to (…, actions) values.
+
+    sizes: (numbers, hidden, hidden, actions), or (frames, height, width, hidden, actions).
+    """
     layers: list[nn.Module] = []
+    if len(sizes) == 5:
+        frames, height, width, hidden, actions = sizes
+        layers = [Scaled(), nn.Conv2d(frames, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2),
+                  nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()]  # fmt: skip
+        left = [((side - 8) // 4 + 1 - 4) // 2 - 1 for side in (height, width)]  # 7 of 84 pixels
+        sizes = (64 * left[0] * left[1], hidden, actions)
     for inward, outward in zip(sizes[:-1], sizes[1:], strict=True):
         layers += [nn.Linear(inward, outward), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
 class Policy:
-    """The greedy policy of a flat vector of a q_network's parameters; sizes as NumpyNetwork's."""
+    """The greedy policy of a flat vector of a q_network's parameters, which it reads anew."""
 
     def __init__(self, flat: Tensor, sizes: Sequence[int]) -> None:
-        self.values = NumpyNetwork(flat.numpy(), sizes)
+        self.device, self.pictures = flat.device, len(sizes) == 5
+        if self.pictures:
+            self.network = q_network(sizes).to(flat.device)
+            nn.utils.vector_to_parameters(flat, self.network.parameters())  # views of it
+        else:
+            self.values = NumpyNetwork(flat.numpy(), sizes)
 
-    def __call__(self, observations: Floats) -> NDArray[np.int64]:
-        """(n, numbers) observations to (n,) actions of the highest value, counted from 0."""
+    def __call__(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """(n, …) observations to (n,) actions of the highest value, counted from 0."""
+        if self.pictures:
+            with torch.no_grad():
+                values = self.network(torch.from_numpy(observations).to(self.device))
+            return values.argmax(1).cpu().numpy()
         actions: NDArray[np.int64] = self.values(observations).argmax(axis=1)
         return actions
 
@@ -120,40 +152,32 @@ class Policy:
 
 
 def collect(
-    envs: Episodes, replay: Replay, policy: Policy, rng: np.random.Generator,
+    envs: Episodes, memory: Windows | Frames, policy: Policy, rng: np.random.Generator,
     *, epsilon: float, active: int, actions: int,
 ) -> None:  # fmt: skip
-    """Step the first `active` environments once each, into the replay memory.
-
-    A row is (observation, observation reached, action, reward, terminated); each lies within one
-    episode, and a time limit is not stored as an end.
-    """
+    """Step the first `active` environments once each, into the replay memory."""
     explore = rng.random(active) < epsilon
     choices = rng.integers(actions, size=active)
     if not explore.all():
         choices = np.where(explore, choices, policy(envs.seen)[:active])
-    numbers = envs.seen.shape[1]
     for i, choice in enumerate(choices.tolist()):
-        row = replay.next_row()
-        row[:numbers] = envs.seen[i]
-        after, reward, terminated, _ = envs.step(i, choice)
-        row[numbers : 2 * numbers] = after
-        row[-3], row[-2], row[-1] = choice, reward, terminated
+        memory.begin(i, envs.seen[i], choice)
+        memory.end(i, *envs.step(i, choice))
 
 
 # learn
 
 
-def td_target(reward: Tensor, terminated: Tensor, value: Tensor, gamma: float) -> Tensor:
-    """r + gamma * V(next), without V where the episode really ended. All (batch,) float32."""
-    return reward + gamma * (1.0 - terminated) * value
+def td_target(reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
+    """Sum of gamma^k r_k, plus gamma^n V(reached). All (batch,) float32, as Batch has them."""
+    return reward + discount * value
 
 
 class Learner:
     """Online, target and averaged parameters, and the optimiser of the first."""
 
     def __init__(self, o: Options, run: Run, sizes: Sequence[int]) -> None:
-        self.o, self.run, self.numbers = o, run, sizes[0]
+        self.o, self.run = o, run
         self.online, self.target = q_network(sizes), q_network(sizes)
         self.online.to(run.device), self.target.to(run.device)
         self.theta = flatten_parameters(self.online)
@@ -161,20 +185,18 @@ class Learner:
         self.theta_average = self.theta.detach().clone()
         with torch.no_grad():
             self.theta_target.copy_(self.theta)
-        self.optimizer = torch.optim.Adam([self.theta], lr=o.lr, fused=True)
+        self.optimizer = Adam(self.theta)
         self.updates, self.copied_at = 0, 0
-        self._acting = self.theta.detach().cpu()  # the same memory on a CPU
+        acting = self.theta.detach()
+        self._acting = acting if len(sizes) == 5 else acting.cpu()  # on a CPU the same memory
         self.policy = Policy(self._acting, sizes)
 
-    def learn(self, rows: Floats, step: int) -> tuple[float, float]:
-        """One round of updates. rows: (updates, batch, row) as the collector wrote them.
+    def learn(self, batch: Batch, step: int) -> tuple[float, float]:
+        """One round of updates, one for each of the batches.
 
         Returns the means of loss and gradient norm. Raises Fault when one is not finite.
         """
-        o, n = self.o, self.numbers
-        batch = torch.from_numpy(rows).to(self.run.device)
-        seen, after = batch[..., :n], batch[..., n : 2 * n]
-        choice, reward, terminated = batch[..., -3:-2].long(), batch[..., -2], batch[..., -1]
+        o, (seen, after, choice, reward, discount) = self.o, batch
         if step - self.copied_at >= o.target_every:
             self.copied_at = step
             with torch.no_grad():
@@ -182,13 +204,12 @@ class Learner:
         gradient = self.theta.grad
         assert gradient is not None
         totals = torch.zeros(2, device=self.run.device)
-        self.optimizer.param_groups[0]["lr"] = lr_at(step, o)
-        for k in range(len(rows)):
+        for k in range(len(reward)):
             with torch.no_grad():
                 after_values = self.target(after[k])
                 chooser = self.online(after[k]) if o.double else after_values
                 value = after_values.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
-                goal = td_target(reward[k], terminated[k], value, o.gamma)
+                goal = td_target(reward[k], discount[k], value)
             predicted = self.online(seen[k]).gather(1, choice[k]).squeeze(1)
             loss = F.smooth_l1_loss(predicted, goal)
             gradient.zero_()
@@ -196,15 +217,15 @@ class Learner:
             self.run.average(gradient)
             norm = gradient.norm()
             gradient.mul_((o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-            self.optimizer.step()
+            self.optimizer.step(lr_at(step, o))
             totals += torch.stack((loss.detach(), norm))
-        self.updates += len(rows)
+        self.updates += len(reward)
         # early on a plain mean, later one that forgets; once a round is as good and costs nothing
-        kept = min(o.average ** len(rows), 1.0 - len(rows) / self.updates)
+        kept = min(o.average ** len(reward), 1.0 - len(reward) / self.updates)
         with torch.no_grad():
             self.theta_average.lerp_(self.theta, 1.0 - kept)
             self._acting.copy_(self.theta)
-        mean_loss, mean_norm = (totals / len(rows)).tolist()
+        mean_loss, mean_norm = (totals / len(reward)).tolist()
         for what, number in (("loss", mean_loss), ("gradient norm", mean_norm)):
             if not np.isfinite(number):
                 raise Fault("nan", f"{what} became {number} in the updates at {step}", step=step)
@@ -212,16 +233,14 @@ class Learner:
 
     def first_bad(self) -> str | None:
         """Name of the first vector that holds NaN or infinity."""
-        moments = self.optimizer.state.get(self.theta, {})
-        return first_not_finite(
-            {"parameters": self.theta, "averaged parameters": self.theta_average, **moments}
-        )
+        own = {"parameters": self.theta, "averaged parameters": self.theta_average}
+        return first_not_finite({**own, **self.optimizer.state()})
 
     def state(self) -> dict[str, Any]:
         """All of it for a checkpoint, on the CPU."""
         return {
             "params": self.theta.detach().cpu(), "target": self.theta_target.detach().cpu(),
-            "average": self.theta_average.cpu(), "optimizer": self.optimizer.state_dict(),
+            "average": self.theta_average.cpu(), "optimizer": self.optimizer.state(),
             "updates": self.updates, "copied_at": self.copied_at,
         }  # fmt: skip
 
@@ -232,7 +251,7 @@ class Learner:
             self.theta_target.copy_(state["target"])
             self.theta_average.copy_(state["average"])
             self._acting.copy_(self.theta)
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load(state["optimizer"])
         self.updates, self.copied_at = state["updates"], state["copied_at"]
 
 
@@ -248,16 +267,21 @@ class Training:
         self.o, self.run, self.step, self.checked = o, run, 0, 0
         self.per_rank = -(-o.num_envs // run.world)
         self.total_envs = self.per_rank * run.world
-        facts = environments.look(o.env)
-        numbers = facts.numbers
+        facts = environments.look(o.env, sees="any")
+        if facts.image and min(facts.shape[1:]) < SMALLEST_PICTURE:
+            raise Refused(f"env {o.env!r} has observations {facts.shape}; pictures are (frames, "
+                          f"height, width), at least {SMALLEST_PICTURE} high and wide")  # fmt: skip
         torch.manual_seed(seeds.derive_seed(o.seed, seeds.SEEDS_AGENT))
-        self.sizes = (numbers, o.hidden, o.hidden, facts.actions)
+        flat = (facts.numbers, o.hidden, o.hidden, facts.actions)
+        self.sizes = (*facts.shape, o.hidden, facts.actions) if facts.image else flat
         self.learner = Learner(o, run, self.sizes)
         seeds.seed_everything(o.seed, run.rank)
         self.rng = np.random.default_rng([o.seed, seeds.SEEDS_AGENT, run.rank])
-        self.replay = Replay(-(-o.buffer_size // run.world), 2 * numbers + 3, rank=run.rank)
         index = range(run.rank * self.per_rank, (run.rank + 1) * self.per_rank)
         self.envs = Episodes(o.env, seed=o.seed, index=index, facts=facts)
+        capacity = -(-o.buffer_size // run.world)
+        self.memory = memory_for(self.envs.envs, facts, capacity,
+                                 n_step=o.n_step, gamma=o.gamma, rank=run.rank)  # fmt: skip
 
     @property
     def ticks(self) -> int:
@@ -268,37 +292,41 @@ class Training:
         """One step of every environment, and a round of updates when one is due."""
         before = self.step
         self.collect()
-        due = self.step // self.o.train_every > before // self.o.train_every
-        ready = self.step >= max(self.o.learning_starts, self.total_envs)
-        return self.learn() if due and ready else {}
+        rounds = self.step // self.o.train_every - before // self.o.train_every
+        ready = self.step >= max(self.o.learning_starts, self.total_envs * self.o.n_step)
+        return self.learn(rounds) if rounds and ready else {}
 
     def collect(self) -> None:
         """Step every environment once; at the very end only as many as steps are left."""
         making = min(self.total_envs, self.o.steps - self.step)
         active = min(self.per_rank, max(0, making - self.run.rank * self.per_rank))
         epsilon = epsilon_at(self.step, self.o)
-        collect(self.envs, self.replay, self.learner.policy, self.rng,
+        collect(self.envs, self.memory, self.learner.policy, self.rng,
                 epsilon=epsilon, active=active, actions=self.sizes[-1])  # fmt: skip
         self.step += making
 
-    def learn(self) -> dict[str, float]:
-        """One round of updates on batches split over the ranks; the mean losses."""
+    def learn(self, rounds: int) -> dict[str, float]:
+        """So many rounds of updates on batches split over the ranks; the mean losses."""
         self.check_healthy()
-        shape = (self.o.updates, -(-self.o.batch_size // self.run.world))
-        loss, norm = self.learner.learn(self.replay.sample(self.rng, shape), self.step)
+        shape = (rounds * self.o.updates, -(-self.o.batch_size // self.run.world))
+        batch = self.memory.sample(self.rng, shape, self.run.device)
+        loss, norm = self.learner.learn(batch, self.step)
         return {"loss/td": loss, "loss/gradient_norm": norm}
 
     def evaluate(self) -> dict[str, float]:
         """Mean return of greedy episodes by the averaged parameters, on rank 0."""
-        policy = Policy(self.learner.theta_average.cpu(), self.sizes)
+        average = self.learner.theta_average
+        policy = Policy(average if len(self.sizes) == 5 else average.cpu(), self.sizes)
         return evaluation.evaluate(self.run, self.o, policy, step=self.step)
 
     def check_healthy(self) -> None:
         """Raises Fault with the first cause: what an environment gave, else the parameters."""
-        row, fault = self.replay.first_bad(self.checked), None
-        self.checked = self.replay.count
+        row, fault = self.memory.first_bad(self.checked), None
+        self.checked = self.memory.ring.count
         if row is not None:
-            step = (row // self.per_rank + 1) * self.total_envs
+            # a row a step, in turn, where windows do not wait for their end
+            plain = isinstance(self.memory, Windows) and self.o.n_step == 1
+            step = (row // self.per_rank + 1) * self.total_envs if plain else self.step
             text = f"the environment gave a reward or observation that is not finite at {step}"
             fault = Fault("nan", text, step=step)
         elif bad := self.learner.first_bad():
@@ -312,28 +340,35 @@ class Training:
         if len(set(self.run.gather(checkpoint.digest(learner["params"])))) > 1:
             raise Fault("ranks-differ", "the ranks hold different parameters", step=self.step)
         state = {
-            **learner, "format": 1, "agent": "dqn", "step": self.step, "env": self.o.env,
+            **learner, "format": 2, "agent": "dqn", "step": self.step, "env": self.o.env,
             "sizes": list(self.sizes), "ranks": self.run.world, "options": asdict(self.o),
             "rng": self.run.gather(seeds.rng_text(self.rng)),
-            "rows": self.run.gather(self.replay.count),
+            "rows": self.run.gather(self.memory.ring.count),
         }  # fmt: skip
-
-        envs = {f"env-rank{self.run.rank}.bin": self.envs.save()}
-        checkpoint.write(self.run, self.replay, step=self.step, metrics=metrics,
-                         state=state, own=envs)  # fmt: skip
+        own = {
+            f"env-rank{self.run.rank}.bin": self.envs.save(),
+            f"open-rank{self.run.rank}.bin": self.memory.save_open(),
+        }
+        checkpoint.write(self.run, self.memory.ring, step=self.step, metrics=metrics,
+                         state=state, own=own)  # fmt: skip
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Raises Refused when it does not fit the options."""
         state, rank = checkpoint.read_model(folder), self.run.rank
         made_with = {**state["options"], "ranks": state["ranks"]}
         now = {**asdict(self.o), "ranks": self.run.world}
-        checkpoint.check_fits(folder, made_with, now, "env hidden num_envs buffer_size ranks")
+        if state["format"] != 2:
+            raise Refused(f"{folder}: its replay memory is of an older kind; start anew")
+        fixed = "env hidden num_envs buffer_size ranks n_step gamma"  # rows hold the last two
+        checkpoint.check_fits(folder, made_with, now, fixed)
         self.step = state["step"]
         self.learner.load(state)
-        self.replay.load(folder, checkpoint.read_manifest(folder), state["rows"][rank])
-        self.checked = self.replay.count
+        self.memory.ring.load(folder, checkpoint.read_manifest(folder), state["rows"][rank])
+        self.checked = self.memory.ring.count
         self.rng = seeds.rng_from_text(state["rng"][rank])
-        self.envs.load((folder / f"env-rank{rank}.bin").read_bytes(), step=self.step)
+        playing = (folder / f"env-rank{rank}.bin").read_bytes()
+        self.envs.load(playing, step=self.step)
+        self.memory.load_open((folder / f"open-rank{rank}.bin").read_bytes() if playing else b"")
 
 
 def train(o: Options, run: Run) -> Training:
@@ -342,11 +377,16 @@ def train(o: Options, run: Run) -> Training:
     if run.resume:
         t.load(run.resume)
     elif o.checkpoint_every:
-        t.replay.check_disk(run.checkpoints)
-    replay = f"{t.replay.size_bytes / 1e6:.0f} MB a rank, in memory and in checkpoints"
+        t.memory.ring.check_disk(run.checkpoints)
+    replay = f"{t.memory.ring.size_bytes / 1e6:.0f} MB a rank, in memory and in checkpoints"
     drive(t, o, run, name="dqn", more=f"envs {t.total_envs}  replay {replay}")
     return t
 
 
+def greedy(state: dict[str, Any]) -> Policy:
+    """The greedy policy of a checkpoint, from the contents of its model.pt."""
+    return Policy(state["average"], state["sizes"])
+
+
 if __name__ == "__main__":
-    launch(Options, train, lambda state: Policy(state["average"], state["sizes"]), sys.argv[1:])
+    launch(Options, train, greedy, sys.argv[1:])

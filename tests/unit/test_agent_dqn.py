@@ -27,8 +27,8 @@ import checkpoint  # noqa: E402
 import dqn  # noqa: E402
 import evaluation  # noqa: E402
 import options  # noqa: E402
+import replay  # noqa: E402
 import runtime  # noqa: E402
-from replay import Replay  # noqa: E402
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -94,6 +94,43 @@ class NoEnd(Counter):
         seen, reward, _, _, _ = super().step(action)
         return seen, reward, False, False, {}
 
+class Picture(gym.Env):
+    '''A stack of four pictures of one grey, 40 * episode + step; ends as Counter's.'''
+    def __init__(self, side=36):
+        self.observation_space = Box(0, 255, (side, side), np.uint8)
+        self.action_space = Discrete(2)
+        self.episode = 0
+    def _seen(self):
+        return np.full(self.observation_space.shape, 40 * (self.episode % 6) + self.t, np.uint8)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode += 1
+        self.t = 0
+        return self._seen(), {}
+    def step(self, action):
+        self.t += 1
+        long = self.episode % 2 == 0
+        end = self.t == (7 if long else 3)
+        return self._seen(), float(action), end and not long, end and long, {}
+
+def stacked(side=36):
+    return gym.wrappers.FrameStackObservation(Picture(side), 4)
+
+class Right(Picture):
+    '''Shows where it is right to go; a wrong way ends.'''
+    def _seen(self):
+        seen = np.zeros((36, 36), np.uint8)
+        self.right = int(self.np_random.integers(2))
+        seen[:, 18 * self.right : 18 * self.right + 18] = 255
+        return seen
+    def step(self, action):
+        good = action == self.right
+        self.t += 1
+        return self._seen(), float(good), not good, self.t == 20, {}
+
+gym.register('Picture-v0', stacked)
+gym.register('Small-v0', lambda: stacked(35))
+gym.register('Right-v0', lambda: gym.wrappers.FrameStackObservation(Right(), 4))
 gym.register('Counter-v0', Counter)
 gym.register('FromOne-v0', lambda: Counter(start=1))
 gym.register('Broken-v0', lambda: Counter(broken_at=333))
@@ -148,12 +185,29 @@ def progress(folder: Path) -> list[dict[str, Any]]:
 # options
 
 
-def test_defaults_are_those_of_the_recipe() -> None:
-    recipe = tomllib.loads((AGENTS / "dqn.toml").read_text())
-    assert recipe["params"] == asdict(dqn.Options())
+@pytest.mark.parametrize("name", ["dqn", "dqn_mountaincar", "dqn_atari"])
+def test_recipes_have_every_option_and_one_the_defaults(name: str) -> None:
+    recipe = tomllib.loads((AGENTS / f"{name}.toml").read_text())
+    assert (recipe["params"] == asdict(dqn.Options())) == (name == "dqn")
     assert recipe["entry"] == "dqn.py"
     kinds = {f.name: type(f.default) for f in fields(dqn.Options)}
     assert {name: type(value) for name, value in recipe["params"].items()} == kinds
+    dqn.Options(**recipe["params"])
+
+
+def test_recipes_say_of_each_option_what_the_code_says() -> None:
+    def said(line: str) -> str:
+        return line.partition("  # ")[2].strip() or line.partition(" # ")[2].strip()
+
+    code = (AGENTS / "dqn.py").read_text().splitlines()
+    in_code = {line.split(":")[0].strip(): said(line) for line in code if ":" in line}
+    for name in ("dqn", "dqn_mountaincar", "dqn_atari"):
+        lines = (AGENTS / f"{name}.toml").read_text().partition("[params]\n")[2].splitlines()
+        told = {line.split(" =")[0]: said(line) for line in lines}
+        assert len(told) == len(fields(dqn.Options))
+        assert {k: in_code[k] for k in told if k != "env"} == {
+            k: v for k, v in told.items() if k != "env"
+        }
 
 
 def test_numbers_out_of_range_are_all_named() -> None:
@@ -182,9 +236,24 @@ def test_learning_rate_reaches_its_end_at_the_last_step_only() -> None:
 
 
 def test_target_stops_at_a_real_end_and_not_at_a_time_limit() -> None:
-    reward, ended = torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0])
+    memory = replay.Windows(10, 1, envs=2, n_step=1, gamma=0.5)
+    for i, (terminated, truncated) in enumerate([(True, False), (False, True)]):
+        memory.begin(i, np.zeros(1, np.float32), 0)
+        memory.end(i, np.ones(1, np.float32), 1.0, terminated, truncated)
+    batch = replay.as_batch(torch.from_numpy(memory.ring.rows[:2]), 1)
     value = torch.tensor([8.0, 8.0])
-    assert dqn.td_target(reward, ended, value, 0.5).tolist() == [1.0, 5.0]
+    assert dqn.td_target(batch.reward, batch.discount, value).tolist() == [1.0, 5.0]
+
+
+def test_target_of_three_steps_is_known() -> None:
+    memory = replay.Windows(10, 1, envs=1, n_step=3, gamma=0.5)
+    for t, reward in enumerate([1.0, 2.0, 4.0]):
+        memory.begin(0, np.full(1, t, np.float32), t)
+        memory.end(0, np.full(1, t + 1, np.float32), reward, False, False)
+    assert memory.ring.count == 1
+    batch = replay.as_batch(torch.from_numpy(memory.ring.rows[:1]), 1)
+    assert [b.item() for b in (batch.seen, batch.after, batch.choice)] == [0, 3, 0]
+    assert dqn.td_target(batch.reward, batch.discount, torch.tensor([8.0])).tolist() == [4.0]
 
 
 @pytest.mark.parametrize("envs", [1, 3])
@@ -194,12 +263,13 @@ def test_no_stored_transition_crosses_an_episode(
     monkeypatch.syspath_prepend(str(stubs))
     t = train_here(tmp_path, monkeypatch, env="agent_stubs:Counter-v0", num_envs=envs,
                    buffer_size=50, eval_every=0)  # fmt: skip
-    rows = t.replay.rows
-    assert t.replay.count == 600 and len(rows) == 50
+    rows = t.memory.ring.rows
+    assert t.memory.ring.count == 600 and len(rows) == 50
     assert (rows[:, 1] == rows[:, 0] + 1).all()
     # only episodes of three steps end for real; the seventh step of the others is a time limit
     odd = rows[:, 1] // 100 % 2 == 1
-    assert (rows[:, -1] == (odd & (rows[:, 1] % 100 == 3))).all()
+    ended = odd & (rows[:, 1] % 100 == 3)
+    assert ended.any() and (rows[:, -1] == np.where(ended, 0, np.float32(0.99))).all()
     assert (rows[:, 1] % 100 == 7).any()
 
 
@@ -209,7 +279,17 @@ def test_actions_are_counted_from_the_start_of_their_space(
     monkeypatch.syspath_prepend(str(stubs))
     t = train_here(tmp_path, monkeypatch, env="agent_stubs:FromOne-v0", eval_every=0)
     assert set(t.envs.envs[0].unwrapped.actions) == {1, 2, 3}
-    assert set(t.replay.rows[:, -3]) == {0, 1, 2}
+    assert set(t.memory.ring.rows[:, -3]) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("envs", [1, 4, 30, 60])
+def test_updates_do_not_depend_on_how_many_environments_step_at_once(
+    stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, envs: int
+) -> None:
+    monkeypatch.syspath_prepend(str(stubs))
+    t = train_here(tmp_path, monkeypatch, env="agent_stubs:Counter-v0", num_envs=envs, steps=600,
+                   train_every=20, updates=2, learning_starts=0, eval_every=0)  # fmt: skip
+    assert t.learner.updates == 2 * 600 // 20
 
 
 @pytest.mark.parametrize("envs", [1, 4, 7])
@@ -236,8 +316,12 @@ def some_rows(updates: int, batch: int) -> Any:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(updates, batch, 11)).astype(np.float32)
     rows[..., -3] = rng.integers(2, size=(updates, batch))
-    rows[..., -1] = rng.random((updates, batch)) < 0.2
+    rows[..., -1] = np.where(rng.random((updates, batch)) < 0.2, 0, np.float32(0.99))
     return rows
+
+
+def batch_of(rows: Any) -> replay.Batch:
+    return replay.as_batch(torch.from_numpy(rows), 4)
 
 
 def test_acting_in_numpy_agrees_with_the_network(
@@ -245,7 +329,7 @@ def test_acting_in_numpy_agrees_with_the_network(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     one = learner()
-    one.learn(some_rows(3, 8), 200)
+    one.learn(batch_of(some_rows(3, 8)), 200)
     seen = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
     values = one.online(torch.from_numpy(seen)).detach().numpy()
     assert np.abs(one.policy.values(seen) - values).max() < 1e-5
@@ -261,14 +345,14 @@ def test_updates_equal_plain_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     plain, target = dqn.q_network((4, 16, 16, 2)), dqn.q_network((4, 16, 16, 2))
     plain.load_state_dict(one.online.state_dict())
     target.load_state_dict(one.target.state_dict())
-    one.learn(rows, 50)
+    one.learn(batch_of(rows), 50)
     optimizer = torch.optim.Adam(plain.parameters(), lr=dqn.lr_at(50, one.o))
     norms: list[float] = []
     for batch in torch.from_numpy(rows):
         with torch.no_grad():
             best = plain(batch[:, 4:8]).argmax(1, keepdim=True)
             value = target(batch[:, 4:8]).gather(1, best)[:, 0]
-            goal = batch[:, 9] + 0.99 * (1 - batch[:, 10]) * value
+            goal = batch[:, 9] + batch[:, 10] * value
         optimizer.zero_grad()
         predicted = plain(batch[:, :4]).gather(1, batch[:, 8:9].long())[:, 0]
         torch.nn.functional.smooth_l1_loss(predicted, goal).backward()
@@ -285,10 +369,10 @@ def test_target_network_is_a_copy_renewed_at_its_period(
     monkeypatch.chdir(tmp_path)
     one = learner(target_every=100)
     before = one.theta_target.detach().clone()
-    one.learn(some_rows(3, 8), 50)
+    one.learn(batch_of(some_rows(3, 8)), 50)
     assert torch.equal(one.theta_target, before) and not torch.equal(one.theta, before)
     trained = one.theta.detach().clone()
-    one.learn(some_rows(3, 8), 100)
+    one.learn(batch_of(some_rows(3, 8)), 100)
     assert torch.equal(one.theta_target, trained) and not torch.equal(one.theta, trained)
 
 
@@ -418,20 +502,83 @@ def final_files(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("envs", [1, 3])
+@pytest.mark.parametrize(("envs", "n_step"), [(1, 1), (3, 1), (3, 4)])
 def test_resumed_run_ends_with_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    which: int, envs: int,
+    which: int, envs: int, n_step: int,
 ) -> None:  # fmt: skip
-    whole = train_here(tmp_path / "a", monkeypatch, num_envs=envs)
+    whole = train_here(tmp_path / "a", monkeypatch, num_envs=envs, n_step=n_step)
     kept = tmp_path / "a" / "checkpoints" / names(tmp_path / "a")[which]
     capsys.readouterr()
-    again = train_here(tmp_path / "b", monkeypatch, resume=kept, num_envs=envs)
+    again = train_here(tmp_path / "b", monkeypatch, resume=kept, num_envs=envs, n_step=n_step)
     step = int(kept.name.split("-")[1])
     assert f"resumed from step {step}" in capsys.readouterr().out.splitlines()[0]
     assert torch.equal(whole.learner.theta, again.learner.theta)
-    assert (whole.replay.rows == again.replay.rows).all()
+    assert (whole.memory.ring.rows == again.memory.ring.rows).all()
     assert final_files(tmp_path / "a") == final_files(tmp_path / "b")
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_pictures_are_learned_from_and_resumed_with_the_same_bytes(
+    stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_step: int
+) -> None:
+    monkeypatch.syspath_prepend(str(stubs))
+    changes: dict[str, Any] = {
+        "env": "agent_stubs:Picture-v0", "num_envs": 2, "n_step": n_step, "updates": 1,
+        "train_every": 25, "batch_size": 8, "buffer_size": 90, "eval_every": 0,
+    }  # fmt: skip
+    whole = train_here(tmp_path / "a", monkeypatch, **changes)
+    kept = tmp_path / "a" / "checkpoints" / "step-000000400"
+    again = train_here(tmp_path / "b", monkeypatch, resume=kept, **changes)
+    assert torch.equal(whole.learner.theta, again.learner.theta)
+    assert final_files(tmp_path / "a") == final_files(tmp_path / "b")
+    state = checkpoint.read_model(tmp_path / "a" / "checkpoints" / "step-000000600")
+    assert state["sizes"] == [4, 36, 36, 16, 2]
+    seen = whole.envs.seen
+    values = whole.learner.online(torch.from_numpy(seen)).detach().numpy()
+    assert (whole.learner.policy(seen) == values.argmax(1)).all()
+    assert dqn.greedy(state)(seen).shape == (2,)
+
+
+def test_short_run_on_pictures_reaches_a_known_return(
+    stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(stubs))
+    train_here(tmp_path, monkeypatch, env="agent_stubs:Right-v0", num_envs=2, steps=1000, hidden=32,
+               learning_starts=200, train_every=20, updates=4, target_every=20, lr=2e-3,
+               average=0.9, gamma=0.5, eps_fraction=0.5, checkpoint_every=0, eval_every=1000,
+               eval_episodes=5)  # fmt: skip
+    returns = progress(tmp_path)[-1]["metrics"]["eval/return"]
+    assert returns >= 15  # of 20; by chance about 1
+
+
+def test_pictures_too_small_for_the_network_are_refused(
+    stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(stubs))
+    with pytest.raises(options.Refused, match=r"observations \(4, 35, 35\).*at least 36"):
+        train_here(tmp_path, monkeypatch, env="agent_stubs:Small-v0")
+
+
+def test_network_of_pictures_is_the_published_one() -> None:
+    network = dqn.q_network((4, 84, 84, 512, 6))
+    count = sum(p.numel() for p in network.parameters())
+    # 32 of 8×8 on 4 frames, 64 of 4×4, 64 of 3×3, 512 on 7×7×64, one value an action
+    assert count == 8_224 + 32_832 + 36_928 + (7 * 7 * 64 + 1) * 512 + 513 * 6
+    white, black = (torch.full((1, 4, 84, 84), v, dtype=torch.uint8) for v in (255, 0))
+    assert torch.equal(network[0](white), torch.ones(1, 4, 84, 84))
+    assert network(torch.cat((white, black))).shape == (2, 6)
+
+
+def test_a_replay_of_an_older_kind_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_here(tmp_path, monkeypatch, steps=200)
+    folder = tmp_path / "checkpoints" / "step-000000200"
+    state = {**checkpoint.read_model(folder), "format": 1}
+    torch.save(state, folder / "model.pt")
+    with pytest.raises(options.Refused, match="of an older kind"):
+        train_here(tmp_path, monkeypatch, resume=folder)
 
 
 def test_killed_at_a_random_moment_and_resumed_equals_untouched(
@@ -515,7 +662,7 @@ def test_later_points_of_a_killed_attempt_are_hidden(
 TWO_RANKS = """
 import json, os, sys
 sys.path.insert(0, {agents!r})
-import checkpoint, dqn, options, runtime, torch
+import checkpoint, dqn, options, replay, runtime, torch
 import numpy as np
 words, rows, out = json.loads(sys.argv[1])
 run = runtime.Run("dqn", device="cpu")
@@ -523,9 +670,9 @@ t = dqn.train(options.read_options(dqn.Options, words), run)
 trained = checkpoint.digest(t.learner.theta.detach())
 torch.manual_seed(0)
 one = dqn.Learner(t.o, run, (4, 16, 16, 2))
-one.learn(np.load(rows)[:, run.rank::2], 50)
+one.learn(replay.as_batch(torch.from_numpy(np.load(rows)[:, run.rank::2]), 4), 50)
 np.save(out + str(run.rank) + ".npy", one.theta.detach().numpy())
-print(json.dumps([trained, t.replay.count, t.step]))
+print(json.dumps([trained, t.memory.ring.count, t.step]))
 runtime.close(run)
 """
 
@@ -570,7 +717,7 @@ def test_two_ranks_share_steps_and_end_with_equal_bits(
     halves = [np.load(tmp_path / f"theta{rank}.npy") for rank in range(2)]
     one = learner(**{k: v for k, v in options.items() if k not in SMALL})
     one.o = dqn.Options(**options)
-    one.learn(rows, 50)
+    one.learn(batch_of(rows), 50)
     assert (halves[0] == halves[1]).all()
     assert np.abs(halves[0] - one.theta.detach().numpy()).max() < 1e-6
 
@@ -635,6 +782,6 @@ def test_by_hand_trains_and_evaluates_what_it_made(tmp_path: Path) -> None:
 
 
 def test_replay_of_the_wrong_size_is_not_taken(tmp_path: Path) -> None:
-    ring = Replay(10, 3)
+    ring = replay.Replay(10, 3)
     with pytest.raises(options.Refused, match="5 transitions .* are missing"):
         ring.load(tmp_path, {}, 5)

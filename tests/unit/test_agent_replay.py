@@ -144,3 +144,16 @@ def test_missing_segments_are_noticed(tmp_path: Path) -> None:
     del files["replay-rank0-000000008-000000016.bin"]
     with pytest.raises(Refused, match="8 transitions of the replay memory are missing"):
         loaded(ring, tmp_path / "a", files)
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_windows_are_cut_at_ends_and_stay_within_their_environment(terminated: bool) -> None:
+    kept = replay.Windows(20, 1, envs=2, n_step=3, gamma=0.5)
+    for t in range(1, 3):  # the first environment's episode has two steps, the second goes on
+        for i in range(2):
+            kept.begin(i, np.full(1, 10 * i + t, np.float32), t)
+            end = i == 0 and t == 2
+            kept.end(i, np.full(1, 10 * i + t + 1, np.float32), t, end and terminated, end)
+    value = [0.0, 0.0] if terminated else [0.25, 0.5]
+    assert kept.ring.count == 2
+    assert kept.ring.rows[:2].tolist() == [[1, 3, 1, 2, value[0]], [2, 3, 2, 2, value[1]]]
