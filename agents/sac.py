@@ -1,0 +1,450 @@
+"""Soft actor-critic, for flat observations and actions in a finite box.
+
+Sources: Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (2018), whose two
+critics and whose temperature that keeps an entropy these are; Fujimoto et al., "Addressing
+Function Approximation Error in Actor-Critic Methods" (2018), for the lesser of two values.
+
+By hand:   python agents/sac.py steps=20000 seed=1
+Evaluate:  python agents/sac.py evaluate=CHECKPOINT episodes=100 seed=0
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import runtime  # noqa: F401  first: it sets how many threads torch and numpy start
+
+# isort: split
+import checkpoint
+import environments
+import evaluation
+import numpy as np
+import seeds
+import torch
+import torch.nn.functional as F
+from episodes import Episodes
+from launch import launch
+from loop import drive
+from numpy.typing import NDArray
+from options import check_ranges
+from parameters import Adam, NumpyNetwork, first_not_finite, flatten_parameters
+from replay import Replay
+from runtime import Fault, Run
+from torch import Tensor, nn
+
+Floats = NDArray[np.float32]
+LOG_STD = (-20.0, 2.0)  # limits of the logarithm of the policy's deviation, as published
+
+LOSSES = ("value", "policy", "entropy", "temperature", "gradient_norm", "policy_gradient_norm")
+
+# options
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a training is told; agents/sac.toml has the same names and defaults."""
+
+    env: str = "Pendulum-v1"  # an id of gymnasium, or module:id
+    steps: int = 20_000  # environment steps in all, over all ranks
+    seed: int = -1  # drawn when negative
+    num_envs: int = 1  # in all, rounded up to a multiple of the ranks
+    device: str = "auto"  # auto, cpu or cuda
+    hidden: int = 256  # width of both hidden layers
+    lr: float = 1e-3  # of all three, at the start; falls in a straight line …
+    lr_end: float = 0.0  # … to this at the last step
+    gamma: float = 0.99
+    batch_size: int = 64  # in all, rounded up to a multiple of the ranks
+    buffer_size: int = 100_000  # transitions kept, over all ranks
+    learning_starts: int = 1_000  # steps of random actions before the first update
+    train_every: int = 1  # steps between rounds of updates
+    updates: int = 1  # updates in a round
+    tau: float = 0.005  # how far the target critics move to the critics at an update
+    temperature: float = 0.0  # what an action's entropy is worth; 0: found by learning
+    target_entropy: float = 1.0  # then: entropy kept is this times minus the numbers in an action
+    max_grad_norm: float = 1e3  # of the critics, and of the policy
+    checkpoint_every: int = 5_000  # steps; the final state is always saved; 0: only that
+    eval_every: int = 5_000  # steps; 0: no evaluation
+    eval_episodes: int = 20
+    log_every: int = 1_000  # steps
+
+    def __post_init__(self) -> None:
+        """Raises Refused, naming every number out of its range."""
+        positive = "steps num_envs hidden batch_size buffer_size train_every updates log_every"
+        share = dict.fromkeys(["gamma", "tau"], (0.0, 1.0))
+        least = dict.fromkeys([*positive.split(), "eval_episodes"], (1.0, np.inf))
+        check_ranges(self, seed=(-1, np.inf), max_grad_norm=(1e-9, np.inf),
+                     target_entropy=(-np.inf, np.inf), **share, **least)  # fmt: skip
+
+
+def lr_at(step: int, o: Options) -> float:
+    """Learning rate at `step`; `lr_end` at the last step only."""
+    return o.lr + (o.lr_end - o.lr) * min(1.0, step / o.steps)
+
+
+# networks
+
+
+class Actor(nn.Module):
+    """A normal distribution squashed by tanh. sizes: (numbers seen, width, …, 2 * numbers acted).
+
+    Its actions lie in [-1, 1]: what the box's own units are makes no difference to what is learned.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for inward, outward in zip(sizes[:-1], sizes[1:], strict=True):
+            layers += [nn.Linear(inward, outward), nn.ReLU()]
+        self.layers = nn.Sequential(*layers[:-1])
+
+    def forward(self, seen: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, seen) and standard normal (batch, acted) to (batch, acted) and (batch,) log p."""
+        mean, log_std = self.layers(seen).chunk(2, dim=-1)
+        log_std = log_std.clamp(*LOG_STD)
+        raw = mean + log_std.exp() * noise
+        return raw.tanh(), squashed_log_prob(raw, noise, log_std)
+
+
+def squashed_log_prob(raw: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
+    """(batch,) logarithms of the densities of tanh(raw), raw = mean + exp(log_std) * noise.
+
+    log(1 - tanh(x)^2) is written 2 * (log 2 - x - softplus(-2x)), which stays exact where tanh
+    has rounded to 1. In a box, of half width h, the density is that of its share [-1, 1] over h.
+    """
+    normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    return (normal - 2.0 * (math.log(2.0) - raw - F.softplus(-2.0 * raw))).sum(-1)
+
+
+class Temperature(nn.Module):
+    """What an action's entropy is worth beside a reward."""
+
+    def __init__(self, first: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(first)))
+
+
+class Critics(nn.Module):
+    """Two critics side by side: one call of each operation serves both.
+
+    sizes: (numbers seen and acted, width, …, 1).
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for inward, outward in zip(sizes[:-1], sizes[1:], strict=True):
+            limit = inward**-0.5  # as torch begins a Linear layer
+            self.weights.append(torch.empty(2, inward, outward).uniform_(-limit, limit))
+            self.biases.append(torch.empty(2, 1, outward).uniform_(-limit, limit))
+        # looked up once: a ParameterList takes its time
+        self.layers = list(zip(self.weights, self.biases, strict=True))
+
+    def forward(self, seen: Tensor, acted: Tensor) -> Tensor:
+        """(batch, seen), (batch, acted) in [-1, 1] to (2, batch) values."""
+        x = torch.cat([seen, acted], dim=-1).expand(2, -1, -1)  # (2, batch, numbers)
+        for weight, bias in self.layers[:-1]:
+            x = torch.baddbmm(bias, x, weight).relu()
+        weight, bias = self.layers[-1]
+        return torch.baddbmm(bias, x, weight).squeeze(-1)
+
+
+class Policy:
+    """The policy of a flat vector of an Actor's parameters, in numpy; sizes as the Actor's."""
+
+    def __init__(self, flat: Tensor, sizes: Sequence[int], low: Floats, high: Floats) -> None:
+        self.network = NumpyNetwork(flat.numpy(), sizes)
+        self.low, self.high = low, high
+        ends = low.astype(np.float64), high.astype(np.float64)  # a float32 box may be too wide
+        self.centre, self.half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
+
+    def __call__(self, observations: Floats) -> Floats:
+        """The greedy policy: (n, numbers) observations to (n, acted) within the box."""
+        mean = self.network(observations)[:, : len(self.low)]
+        return self.in_box(np.tanh(mean))
+
+    def sample(self, observations: Floats, noise: Floats) -> Floats:
+        """(n, numbers) observations and standard normal (n, acted) to (n, acted) in [-1, 1]."""
+        mean, log_std = np.split(self.network(observations), 2, axis=1)
+        return np.tanh(mean + np.exp(np.clip(log_std, *LOG_STD)) * noise)
+
+    def in_box(self, share: Floats) -> Floats:
+        """(n, acted) in [-1, 1] to the box, all of it and nothing beside it."""
+        return np.clip((self.centre + self.half * share).astype(np.float32), self.low, self.high)
+
+
+# collect
+
+
+def collect(envs: Episodes, replay: Replay, policy: Policy, share: Floats) -> None:
+    """Step the first len(share) environments once each, into the replay memory.
+
+    share: (active, acted) in [-1, 1]. A row is (observation, observation reached, action in
+    [-1, 1], reward, terminated); each lies within one episode, and a time limit is not stored as
+    an end.
+    """
+    # what has met a NaN is named when the rows are looked at; an environment is never sent one
+    np.nan_to_num(share, copy=False, nan=0.0)
+    numbers = envs.seen.shape[1]
+    for i, action in enumerate(policy.in_box(share)):
+        row = replay.next_row()
+        row[:numbers] = envs.seen[i]
+        after, reward, terminated, _ = envs.step(i, action)
+        row[numbers : 2 * numbers] = after
+        row[2 * numbers : -2] = share[i]
+        row[-2], row[-1] = reward, terminated
+
+
+# learn
+
+
+def soft_target(reward: Tensor, terminated: Tensor, value: Tensor, gamma: float) -> Tensor:
+    """r + gamma * V(next), without V where the episode really ended. All (batch,) float32."""
+    return reward + gamma * (1.0 - terminated) * value
+
+
+class Followed:
+    """The parameters of a module as one vector, which Adam moves down the gradient of a loss."""
+
+    def __init__(self, module: nn.Module, o: Options, run: Run) -> None:
+        self.o, self.run, self.parameters = o, run, list(module.parameters())
+        self.theta = flatten_parameters(module)
+        self.adam = Adam(self.theta)
+
+    def step(self, loss: Tensor, lr: float, *, clipped: int) -> Tensor:
+        """One update, the same on every rank; the norm of the gradient's first `clipped` numbers.
+
+        These are scaled down to max_grad_norm where they are longer.
+        """
+        gradient = self.theta.grad
+        assert gradient is not None
+        gradient.zero_()
+        loss.backward(inputs=self.parameters)  # not of critics that it runs through
+        self.run.average(gradient)
+        norm = gradient[:clipped].norm()
+        gradient[:clipped].mul_((self.o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        self.adam.step(lr)
+        return norm
+
+
+class Learner:
+    """Policy with temperature, critics, target critics. sizes: as the Actor's."""
+
+    def __init__(self, o: Options, run: Run, sizes: Sequence[int]) -> None:
+        self.o, self.run = o, run
+        self.numbers, self.acts = sizes[0], sizes[-1] // 2
+        values = (self.numbers + self.acts, *sizes[1:-1], 1)
+        self.actor, self.temperature = Actor(sizes), Temperature(o.temperature or 1.0)
+        self.critics, self.target = Critics(values), Critics(values)
+        both = nn.ModuleList([self.actor, self.temperature])  # the actor first, to act by numpy
+        for module in (both, self.critics, self.target):
+            module.to(run.device)
+        self.own, self.values = Followed(both, o, run), Followed(self.critics, o, run)
+        self.theta_target = flatten_parameters(self.target)
+        with torch.no_grad():
+            self.theta_target.copy_(self.values.theta)
+        self.acting = self.own.theta.detach().cpu()  # the same memory on a CPU
+
+    def learn(self, rows: Floats, noise: Floats, step: int) -> dict[str, float]:
+        """Updates of all parts. Returns the mean losses. Raises Fault when one is not finite.
+
+        rows: (updates, batch, row) as the collector wrote them. noise: (updates, 2, batch, acted),
+        standard normal, for actions at the observations reached and at those acted on.
+        """
+        o, n = self.o, self.numbers
+        batch, noises = (torch.from_numpy(x).to(self.run.device) for x in (rows, noise))
+        # made anew: torch aligns its memory, so that sums come out the same in the next process
+        seen, after = batch[..., :n].contiguous(), batch[..., n : 2 * n].contiguous()
+        acted, reward, terminated = batch[..., 2 * n : -2], batch[..., -2], batch[..., -1]
+        lr = lr_at(step, o)
+        totals = torch.zeros(len(LOSSES), device=self.run.device)
+        for k in range(len(rows)):
+            worth = self.temperature.log.detach().exp()
+            with torch.no_grad():
+                action, log_prob = self.actor(after[k], noises[k, 0])
+                value = self.target(after[k], action).amin(0) - worth * log_prob  # (batch,)
+                goal = soft_target(reward[k], terminated[k], value, o.gamma)
+            values = self.critics(seen[k], acted[k])  # (2, batch)
+            value_loss = 2.0 * F.mse_loss(values, goal.expand_as(values))  # the sum of both
+            value_norm = self.values.step(value_loss, lr, clipped=len(self.values.theta))
+
+            action, log_prob = self.actor(seen[k], noises[k, 1])
+            value = torch.minimum(*self.critics(seen[k], action))  # (batch,)
+            policy_loss, entropy = (worth * log_prob - value).mean(), -log_prob.detach().mean()
+            loss = policy_loss
+            if not o.temperature:
+                loss = loss + self.temperature.log * (entropy + o.target_entropy * self.acts)
+            policy_norm = self.own.step(loss, lr, clipped=len(self.own.theta) - 1)
+            with torch.no_grad():
+                self.theta_target.lerp_(self.values.theta, o.tau)
+            found = (value_loss, policy_loss, entropy, worth, value_norm, policy_norm)
+            totals += torch.stack(found).detach()
+        self.acting.copy_(self.own.theta.detach())
+        means: list[float] = (totals / len(rows)).tolist()
+        losses = {f"loss/{name}": mean for name, mean in zip(LOSSES, means, strict=True)}
+        for name, number in losses.items():
+            if not np.isfinite(number):
+                text = f"{name} became {number} in the updates at {step}"
+                raise Fault("nan", text, step=step)
+        return losses
+
+    def first_bad(self) -> str | None:
+        """Name of the first vector that holds NaN or infinity."""
+        state = self.state()
+        for part in ("adam", "adam_critics"):
+            state |= {f"{part} {name}": vector for name, vector in state.pop(part).items()}
+        return first_not_finite(state)
+
+    def state(self) -> dict[str, Any]:
+        """All of it for a checkpoint, on the CPU."""
+        return {
+            "params": self.own.theta.detach().cpu(), "critics": self.values.theta.detach().cpu(),
+            "target": self.theta_target.detach().cpu(),
+            "adam": self.own.adam.state(), "adam_critics": self.values.adam.state(),
+        }  # fmt: skip
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take up what `state` returned, on whatever device."""
+        with torch.no_grad():
+            self.own.theta.copy_(state["params"])
+            self.values.theta.copy_(state["critics"])
+            self.theta_target.copy_(state["target"])
+            self.acting.copy_(self.own.theta)
+        self.own.adam.load(state["adam"])
+        self.values.adam.load(state["adam_critics"])
+
+
+# main
+
+
+class Training:
+    """All parts of one training, and what moves them to and from a checkpoint."""
+
+    asks_every = 16
+
+    def __init__(self, o: Options, run: Run) -> None:
+        self.o, self.run, self.step, self.checked = o, run, 0, 0
+        self.per_rank = -(-o.num_envs // run.world)
+        self.total_envs = self.per_rank * run.world
+        facts = environments.look(o.env, acts="box")
+        self.low, self.high, numbers, acts = facts.low, facts.high, facts.numbers, len(facts.low)
+        torch.manual_seed(seeds.derive_seed(o.seed, seeds.SEEDS_AGENT))
+        self.sizes = (numbers, o.hidden, o.hidden, 2 * acts)
+        self.learner = Learner(o, run, self.sizes)
+        self.policy = Policy(self.learner.acting, self.sizes, self.low, self.high)
+        seeds.seed_everything(o.seed, run.rank)
+        self.rng = np.random.default_rng([o.seed, seeds.SEEDS_AGENT, run.rank])
+        width = 2 * numbers + acts + 2
+        self.replay = Replay(-(-o.buffer_size // run.world), width, rank=run.rank)
+        index = range(run.rank * self.per_rank, (run.rank + 1) * self.per_rank)
+        self.envs = Episodes(o.env, seed=o.seed, index=index, facts=facts)
+
+    @property
+    def ticks(self) -> int:
+        """Steps of every environment, whole ones."""
+        return self.step // self.total_envs
+
+    def advance(self) -> dict[str, float]:
+        """One step of every environment, and the rounds of updates that are due."""
+        before = self.step
+        self.collect()
+        rounds = self.step // self.o.train_every - before // self.o.train_every
+        if not rounds or self.step < max(self.o.learning_starts, self.total_envs):
+            return {}
+        losses = self.learn(rounds)
+        # ten points of each curve for a line of progress: one an update would cost 3 % of its time
+        every, since = max(1, self.o.log_every // 10), max(self.o.train_every, self.total_envs)
+        return losses if self.step // every > (self.step - since) // every else {}
+
+    def collect(self) -> None:
+        """Step every environment once; at the very end only as many as steps are left."""
+        making = min(self.total_envs, self.o.steps - self.step)
+        active = min(self.per_rank, max(0, making - self.run.rank * self.per_rank))
+        shape = (self.per_rank, self.learner.acts)
+        if self.step < self.o.learning_starts:
+            share = self.rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+        else:
+            noise = self.rng.standard_normal(shape, np.float32)
+            share = self.policy.sample(self.envs.seen, noise)
+        collect(self.envs, self.replay, self.policy, share[:active])
+        self.step += making
+
+    def learn(self, rounds: int) -> dict[str, float]:
+        """Rounds of updates on batches split over the ranks; the mean losses."""
+        self.check_healthy(rows_only=True)
+        updates, batch = rounds * self.o.updates, -(-self.o.batch_size // self.run.world)
+        rows = self.replay.sample(self.rng, (updates, batch))
+        noise = self.rng.standard_normal((updates, 2, batch, self.learner.acts), np.float32)
+        return self.learner.learn(rows, noise, self.step)
+
+    def evaluate(self) -> dict[str, float]:
+        """Mean return of greedy episodes, on rank 0."""
+        return evaluation.evaluate(self.run, self.o, self.policy, step=self.step)
+
+    def check_healthy(self, *, rows_only: bool = False) -> None:
+        """Raises Fault with the first cause: what an environment gave, else the parameters."""
+        row, fault = self.replay.first_bad(self.checked), None
+        self.checked = self.replay.count
+        if row is not None:
+            step = (row // self.per_rank + 1) * self.total_envs
+            text = f"the environment gave a reward or observation that is not finite at {step}"
+            fault = Fault("nan", text, step=step)
+        elif not rows_only and (bad := self.learner.first_bad()):
+            fault = Fault("nan", f"{bad} not finite at {self.step}", step=self.step)
+        self.run.agree_healthy(fault, step=self.step)
+
+    def save(self, metrics: dict[str, float]) -> None:
+        """Write a checkpoint of this step; metrics: measured for exactly these parameters."""
+        self.check_healthy()
+        learner = self.learner.state()
+        if len(set(self.run.gather(checkpoint.digest(learner["params"])))) > 1:
+            raise Fault("ranks-differ", "the ranks hold different parameters", step=self.step)
+        state = {
+            **learner, "format": 1, "agent": "sac", "step": self.step, "env": self.o.env,
+            "sizes": list(self.sizes), "low": self.low.tolist(), "high": self.high.tolist(),
+            "ranks": self.run.world, "options": asdict(self.o),
+            "rng": self.run.gather(seeds.rng_text(self.rng)),
+            "rows": self.run.gather(self.replay.count),
+        }  # fmt: skip
+        envs = {f"env-rank{self.run.rank}.bin": self.envs.save()}
+        checkpoint.write(self.run, self.replay, step=self.step, metrics=metrics,
+                         state=state, own=envs)  # fmt: skip
+
+    def load(self, folder: Path) -> None:
+        """Go on from a checkpoint. Raises Refused when it does not fit the options."""
+        state, rank = checkpoint.read_model(folder), self.run.rank
+        made_with = {**state["options"], "ranks": state["ranks"]}
+        now = {**asdict(self.o), "ranks": self.run.world}
+        checkpoint.check_fits(folder, made_with, now, "env hidden num_envs buffer_size ranks")
+        self.step = state["step"]
+        self.learner.load(state)
+        self.replay.load(folder, checkpoint.read_manifest(folder), state["rows"][rank])
+        self.checked = self.replay.count
+        self.rng = seeds.rng_from_text(state["rng"][rank])
+        self.envs.load((folder / f"env-rank{rank}.bin").read_bytes(), step=self.step)
+
+
+def greedy(state: dict[str, Any]) -> Policy:
+    """The greedy policy of a checkpoint, from the contents of its model.pt."""
+    low, high = (np.asarray(state[end], np.float32) for end in ("low", "high"))
+    return Policy(state["params"], state["sizes"], low, high)
+
+
+def train(o: Options, run: Run) -> Training:
+    """Train to the end, or until a signal; the trained parts. Raises Refused, Fault, Stopped."""
+    t = Training(o, run)
+    if run.resume:
+        t.load(run.resume)
+    elif o.checkpoint_every:
+        t.replay.check_disk(run.checkpoints)
+    replay = f"{t.replay.size_bytes / 1e6:.0f} MB a rank, in memory and in checkpoints"
+    drive(t, o, run, name="sac", more=f"envs {t.total_envs}  replay {replay}")
+    return t
+
+
+if __name__ == "__main__":
+    launch(Options, train, greedy, sys.argv[1:])
