@@ -11,6 +11,7 @@ COMPILER ?=
 IMAGE ?= runner:$(RUNNER_UID)
 
 venv := .venv/bin/python
+families := mujoco,atari,box2d,teams,video
 inputs := setup.cfg pyproject.toml constraints.txt
 pip := $(venv) -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 rig := RUNNER_RIG_PIP_ARGS="$(PIP_ARGS)" $(venv) -m tests.rig
@@ -41,11 +42,11 @@ $(venv):
 
 .venv/.test: $(venv) $(inputs)
 	@echo 'installing torch and the rest into .venv; this takes some minutes'
-	@$(pip) -e '.[agents,plot,test]'
+	@$(pip) -e '.[agents,$(families),plot,test]'
 	@touch $@ .venv/.demo
 
 .venv/.dev: $(venv) $(inputs)
-	@$(pip) -e '.[agents,plot,test,dev]'
+	@$(pip) -e '.[agents,$(families),plot,test,dev]'
 	@touch $@ .venv/.test .venv/.demo
 
 demo: .venv/.demo
