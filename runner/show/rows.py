@@ -156,11 +156,10 @@ def _row(
 
 def _swept(status: RunStatus, differs: Sequence[str], member: bool) -> list[str]:
     """What tells a run of a sweep from the others: `seed=1 lr=0.001`, or its command."""
-    if member and not status.job:
-        return [shlex.join(status.argv)] if status.argv else []
     chosen = _chosen(status)
     words = [f"{name}={chosen[name]}" for name in differs if chosen.get(name) is not None]
-    return [" ".join(words)] if words else []
+    command = [shlex.join(status.argv)] if member and not status.job and status.argv else []
+    return [*([" ".join(words)] if words else []), *command]
 
 
 def _holds_gpus(status: RunStatus) -> bool:
