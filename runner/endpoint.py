@@ -76,6 +76,8 @@ class Worker:
         self._patience_s = patience_s
         self._bundle = content.bundle()
         self._image = image
+        self._none_of_image: NoContainer | None = None
+        """Why the worker first asked for is not there, once another one is tried."""
         self._may_be_any = image is None and container is None and host.runtime == "docker"
         self._open = functools.partial(carriers.open_carrier, host, lane=lane, many=many)
         self._carrier: Carrier = self._open(self._argv(container))
@@ -239,8 +241,10 @@ class Worker:
 
     def _try_another(self, reader: wire.FrameReader) -> bool:
         """Whether any other worker of the workspace speaks, where there is none of that image."""
-        if not self._may_be_any or not isinstance(self._carrier.failure(), NoContainer):
+        failure = self._carrier.failure()
+        if not self._may_be_any or not isinstance(failure, NoContainer):
             return False
+        self._none_of_image = failure
         self._carrier.close()
         self._junk.clear()
         self._began = self._heard = time.monotonic()
@@ -315,8 +319,10 @@ class Worker:
             # docker tells on stdout what keeps it from starting a program in a container
             if junk and not failure.advice:
                 failure.advice = (f"it said: {junk.splitlines()[-1][:500]}",)
-            if isinstance(failure, NoContainer) and self._image is not None:
-                return no_worker_of(self.host, self._image)
+            if isinstance(failure, NoContainer):
+                failure = self._none_of_image or failure
+                if self._image is not None and not failure.stopped:
+                    return no_worker_of(self.host, self._image)
             return failure
         said = self._carrier.trouble() or junk
         last = said.splitlines()[-1] if said else "nothing was said"

@@ -12,6 +12,7 @@ sizes are `512m 8g` in powers of ten (k, m, g, t: 10^3 to 10^12 bytes); a bare n
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from runner.errors import SpecError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
 NAME_RULE = "letters, digits and . _ - (63 at most, a letter or digit first)"
 _DURATION = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
 _SIZE = re.compile(r"([0-9]{1,9})([kmgt])", re.IGNORECASE)
@@ -28,6 +30,20 @@ _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 def valid_name(text: str) -> bool:
     """Whether `text` may name a host, job, run or tag."""
     return NAME.fullmatch(text) is not None
+
+
+def valid_parameter(text: str) -> bool:
+    """Whether a job's parameter may be called so."""
+    return _PARAMETER.fullmatch(text) is not None
+
+
+def is_plain_text(text: str) -> bool:
+    """Whether a command line can hold it: no NUL, nothing that no encoding has."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 def near(word: str, known: Iterable[str]) -> str | None:

@@ -210,7 +210,7 @@ def parse_facts(text: str, cut: str, key: str) -> HostFacts:
         real_workspace=found.get("real", "").strip("\n") or "/",
         real_home=found.get("home", "").strip("\n"),
         workspace_marks=frozenset(found.get("folder", "").split()),
-        free_bytes=_free_bytes(found.get("free", "")),
+        free_bytes=free_bytes(found.get("free", "")),
         real_state=found.get("state", "").strip("\n"),
         worker=next((id for id in map(_worker, records.values()) if id is not None), None),
         generations=_generations(key, [*records, *places], containers),
@@ -227,10 +227,17 @@ def parse_facts(text: str, cut: str, key: str) -> HostFacts:
         images=dict(_pair(line) for line in found.get("images", "").splitlines() if " " in line),
         containers=containers,
         has_nvidia_smi=bool(nvidia),
-        nvidia_error="" if works else "\n".join(nvidia[1:])[:500],
+        nvidia_error="" if works else _nvidia_error(found),
         driver=driver,
         cards=cards,
     )
+
+
+def _nvidia_error(found: Mapping[str, str]) -> str:
+    """What nvidia-smi said of its failure; one without words still is one."""
+    said = "\n".join(found.get("nvidia", "").splitlines()[1:]).strip()[:500]
+    status = found.get("nvidia-status", "").strip()
+    return said or (f"nvidia-smi exits {status} without a word" if status else "")
 
 
 def parse_cards(rows: list[str], *, with_capability: bool) -> tuple[tuple[Card, ...], str | None]:
@@ -288,7 +295,8 @@ def _worker(record: Mapping[str, Any]) -> str | None:
     return worker if isinstance(worker, str) and re.fullmatch(r"w-[0-9a-f]{12}", worker) else None
 
 
-def _free_bytes(line: str) -> int | None:
+def free_bytes(line: str) -> int | None:
+    """What a line of `df -Pk` says is free."""
     words = line.split()
     return int(words[3]) * 1024 if len(words) >= 6 and words[3].isdigit() else None
 

@@ -392,7 +392,8 @@ class Output:
         what = plural(count, "container") if count else "no container"
         if report.purged:
             stays = f"; for others stays: {', '.join(report.kept[:3])}" if report.kept else ""
-            rest = f"workspace and images are gone{stays}"
+            gone = "workspace and images are" if report.image is None else "its images are"
+            rest = f"{gone} gone{stays}"
         else:
             rest = f"{plural(report.runs, 'run')} and the images stay"
         self.lines([escaped(f"{report.host}: {what} taken away; {rest}")])

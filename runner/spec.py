@@ -19,7 +19,7 @@ from typing import Any
 
 from runner import passing
 from runner.errors import SpecError
-from runner.fields import NAME_RULE, said, valid_name
+from runner.fields import NAME_RULE, is_plain_text, said, valid_name
 from runner.grammar.sweeps import (
     Member,
     check_count,
@@ -319,14 +319,19 @@ def _check_passed(job: JobSpec, params: Mapping[str, Param], members: Sequence[M
         said_params = {**params, **each.params}
         for name, value in said_params.items():
             needed = passing.spelling_of(name, job.how, job.flags).needed
+            if needed and passing.is_empty(value) and not passing.is_empty(job.params.get(name)):
+                text = f"{name} is empty, for which {job.name}'s script would take its default"
+                raise SpecError(text, NOTHING_SENT)
             if needed and passing.is_empty(value):
                 raise SpecError(
                     f"{name} is needed: {job.name} has no default for it",
                     f"runner submit job={shlex.quote(job.name)} {name}=…",
                     NOTHING_SENT,
                 )
-        if any("\0" in word for word in passing.passed_words(passed, said_params)):
-            raise SpecError("a parameter has a NUL in it, which no word can hold", NOTHING_SENT)
+        words = passing.passed_words(passed, said_params)
+        if not all(is_plain_text(word) for word in words):
+            text = "a parameter has a NUL or half a character in it, which no word can hold"
+            raise SpecError(text, NOTHING_SENT)
 
 
 def _first(given: float | None, default: float | None) -> float | None:
@@ -391,10 +396,13 @@ def _refuse_unknown(given: Mapping[str, RawValue], job: JobSpec) -> None:
         )
 
 
+_NUMBERS = ("gpus", "port")
+
+
 def parse_keys(words: Sequence[str], allowed: Sequence[str]) -> dict[str, str]:
     """The `key=value` words of a command other than submit. Raises SpecError.
 
-    Values are names (of hosts, image pins).
+    Values are names (of hosts, image pins), and numbers, which the command reads.
     """
     found: dict[str, str] = {}
     for word in words:
@@ -405,7 +413,7 @@ def parse_keys(words: Sequence[str], allowed: Sequence[str]) -> dict[str, str]:
             takes = " and ".join(f"{name}=" for name in allowed)
             raise SpecError(f"{plain(key)} is no key here; this command takes {takes}")
         once(key, found, key)
-        if not valid_name(value):
+        if key not in _NUMBERS and not valid_name(value):
             raise SpecError(f"{key} is {said(value)}; a name has {NAME_RULE}")
         found[key] = value
     return found

@@ -11,6 +11,19 @@ from runner.errors import SpecError
 
 LATER_COMMANDS = ("keep", "schedule", "compare", "top", "notify")
 LATER_OPTIONS = ("--ended", "--since")
+_MEANT = {
+    "ssh": "shell or ssh-config",
+    "exec": "shell",
+    "login": "shell",
+    "logs": "tail",
+    "log": "tail",
+    "run": "submit",
+    "kill": "cancel",
+    "stop": "cancel",
+    "ls": "ps",
+    "jupyter": "lab",
+}
+"""What others call a command of ours, where no likeness of names tells."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -68,7 +81,10 @@ def _no_command(name: str, known: Sequence[str], path: str) -> SpecError:
     shown = name if name.replace("-", "").isalnum() else said(name)
     if name in LATER_COMMANDS:
         return SpecError(f"{shown} is not in this version yet", f"{path} --help")
-    return SpecError(f"{shown} is no command{did_you_mean(name, known)}", f"{path} --help")
+    close = did_you_mean(name, known)
+    if path == "runner" and name in _MEANT:
+        close = f" (did you mean {_MEANT[name]}?)"
+    return SpecError(f"{shown} is no command{close}", f"{path} --help")
 
 
 def usage_error(error: click.UsageError) -> SpecError:
@@ -89,5 +105,10 @@ def usage_error(error: click.UsageError) -> SpecError:
 def _no_option(error: click.NoSuchOption, path: str) -> str:
     if error.option_name in LATER_OPTIONS:
         return f"{error.option_name} is not in this version yet"
-    close = f" (did you mean {sorted(error.possibilities)[0]}?)" if error.possibilities else ""
+    from runner.fields import near
+
+    # Click counts the dashes, too: to it --foo is like --color
+    known = {each.lstrip("-"): each for each in error.possibilities or ()}
+    name = near(error.option_name.lstrip("-"), known)
+    close = f" (did you mean {known[name]}?)" if name else ""
     return f"{error.option_name} is no option of {path}{close}"

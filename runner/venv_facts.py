@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.host_facts import SCRIPT as MACHINE
-from runner.host_facts import HostFacts, parse_facts, read_table, sections
+from runner.host_facts import HostFacts, free_bytes, parse_facts, read_table, sections
 from runner.model import Host
 from runner.placement import worker_key
 
+ANSWERS_IN_S = 10
+"""As long as a Python may take for a line; the first one from a cold disk takes seconds."""
 _LOOK = """
 import importlib.util as u, json, sys
 from importlib import metadata
@@ -29,7 +31,10 @@ SCRIPT = (
     'cut=$1 wanted=$2; shift 2; set -- "$cut" "$@"\ndocker() { return 1; }\n'
     + MACHINE
     + """
-look='"""
+patient=
+if timeout -k 1 9 true 2>/dev/null; then patient='timeout -k 1 LIMIT'
+elif timeout 9 true 2>/dev/null; then patient='timeout LIMIT'; fi
+look='""".replace("LIMIT", str(ANSWERS_IN_S))
     + _LOOK
     + """'
 if [ -n "$wanted" ]; then set -- "$wanted"; else
@@ -37,7 +42,8 @@ if [ -n "$wanted" ]; then set -- "$wanted"; else
 fi
 for python; do
     found=$(command -v "$python" 2>/dev/null) || continue
-    say "python $found"; "$found" -I -c "$look" 2>/dev/null
+    say "python $found"; $patient "$found" -I -c "$look" 2>/dev/null </dev/null
+    case $? in 124|137|143) say "python-silent $found" ;; esac
 done
 own=$state/workers/venv-$key
 say venv-record; cat "$own/worker.json" 2>/dev/null
@@ -49,6 +55,17 @@ say venv-whole
 for mark in "$state/venvs"/*/runner.json; do
     [ -x "${mark%/*}/bin/python3" ] && mark=${mark%/*} && echo "${mark##*/}"
 done
+say venv-there
+for each in "$state/venvs"/* "$state/venvs"/.gone-*; do
+    [ -d "$each" ] && echo "${each##*/}"
+done
+say venv-named
+for link in "$state/workers"/venv-*/current "$state/workers"/venv-*/pins/*; do
+    [ -h "$link" ] && readlink "$link" | sed 's,.*/,,'
+done
+say venv-free; above=$state/venvs
+while [ ! -d "$above" ] && [ -n "$above" ]; do above=${above%/*}; done
+df -Pk "${above:-/}" 2>/dev/null | tail -n 1
 say venv-end
 """
 )
@@ -79,7 +96,15 @@ class VenvFacts:
     links: Mapping[str, str] = field(default_factory=dict)
     """Names of environments, by pin; that of the worker's own by `current`."""
     whole: frozenset[str] = frozenset()
-    """Environments that were made to their end."""
+    """Environments that were made to their end, and whose Python is there."""
+    silent: tuple[str, ...] = ()
+    """Pythons that did not answer."""
+    unused: frozenset[str] = frozenset()
+    """Folders of environments that no worker of the account names."""
+    free_bytes: int | None = None
+    """Where environments go."""
+    mount: str = ""
+    """The file system of that."""
 
 
 def parse(text: str, cut: str, key: str) -> VenvFacts:
@@ -93,6 +118,7 @@ def parse(text: str, cut: str, key: str) -> VenvFacts:
         for name, body in found.items()
         if name.startswith("python ")
     ]
+    room = found.get("venv-free", "")
     links = [line.split(" ") for line in found.get("venv-links", "").splitlines()]
     return VenvFacts(
         machine=machine,
@@ -100,7 +126,15 @@ def parse(text: str, cut: str, key: str) -> VenvFacts:
         record=read_table(found.get("venv-record", "")),
         links={pair[0]: pair[1] for pair in links if len(pair) == 2},
         whole=frozenset(found.get("venv-whole", "").split()),
+        silent=tuple(name[14:] for name in found if name.startswith("python-silent ")),
+        unused=frozenset(_words_of(found, "there")) - frozenset(_words_of(found, "named")),
+        free_bytes=free_bytes(room),
+        mount=" ".join(room.split()[5:]),
     )
+
+
+def _words_of(found: Mapping[str, str], name: str) -> list[str]:
+    return found.get(f"venv-{name}", "").split()
 
 
 def words(host: Host, pin: str) -> list[str]:

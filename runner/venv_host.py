@@ -88,6 +88,21 @@ class VenvHost:
             raise _failure(self.host, plan, refusal) from refusal
         return str(made.get("path"))
 
+    def tidy(self, facts: VenvFacts) -> int:
+        """Removes environments that nobody uses, or makes any more; how many. Raises HostError,
+        ProvisionError.
+        """
+        python = facts.pythons[0].path
+        try:
+            made = host_program.run(
+                self._session, self.host.name, python, "venv_make", {}, timeout_s=_DOWN_S
+            )
+        except host_program.Refusal as refusal:
+            raise ProvisionError(
+                f"{self.host.name}: environments cannot be removed", *refusal.said
+            ) from refusal
+        return int(made.get("removed") or 0)
+
     def probe(self, path: str) -> Probe:
         """Imports torch in an environment and computes a little. Raises ProvisionError."""
         try:
@@ -159,6 +174,12 @@ def _failure(host: Host, plan: VenvPlan, refusal: host_program.Refusal) -> Runne
         return ProvisionError(f"{name}: no room on its disk for the environment", *said)
     if refusal.kind == "busy":
         return Conflict(f"{name}: somebody else makes an environment there just now; try later")
+    if refusal.kind == "workspace":
+        return ProvisionError(
+            f"{name}: its workspace {said[0]} cannot be made",
+            *said[1:],
+            f'another one: in hosts/{name}.toml, workspace = "…"',
+        )
     if refusal.kind == "venv":
         return ProvisionError(f"{name}: {python} could not make a virtual environment", *said)
     return ProvisionError(f"{name}: the environment could not be made", *said)

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.errors import ProvisionError, SpecError
+from runner.fields import said
+from runner.grammar.requirements import problem_of, without_secrets
 from runner.model import Host, ImagePin
 from runner.placement import worker_key
-from runner.venv_facts import Python, VenvFacts
+from runner.venv_facts import ANSWERS_IN_S, Python, VenvFacts
 from runner.worker_options import lasting
 
 LEAST_PYTHON = (3, 9)
@@ -72,6 +74,12 @@ def check_request(host: Host, pin: ImagePin) -> None:
             f"image pin {pin.name} has no list `pip`, which says what its environment holds",
             'e.g. in images.toml:  pip = ["torch==2.6.0", "numpy==2.2.6"]',
         )
+    for line in pin.pip:
+        # options behind a package, and a comment, are pip's own matter
+        package = re.split(r"\s+(?:--|#)", line, maxsplit=1)[0]
+        if not line.startswith("-") and (why := problem_of(package)) is not None:
+            shown = said(without_secrets(line))
+            raise SpecError(f"image pin {pin.name}: pip has {shown}, which {why}")
     loose = [line for line in pin.pip if not line.startswith("-") and "==" not in line]
     if loose:
         raise SpecError(f"image pin {pin.name}: pip names {loose[0]} without an exact version (==)")
@@ -89,9 +97,12 @@ def choose_python(host: Host, pin: ImagePin, facts: VenvFacts) -> tuple[Python, 
 
 
 def _no_python(host: Host, facts: VenvFacts) -> ProvisionError:
-    other = f'or name another in hosts/{host.name}.toml:  python = "/opt/conda/bin/python3"'
+    other = f'name another in hosts/{host.name}.toml:  python = "/opt/conda/bin/python3"'
     if not facts.pythons:
         named = host.python or "python3"
+        if facts.silent:
+            text = f"{facts.silent[0]} does not answer within {ANSWERS_IN_S} s"
+            return ProvisionError(f"{host.name}: {text}", other)
         return ProvisionError(f"{host.name}: {named} is not there, or is no Python", other)
     first = facts.pythons[0]
     version = ".".join(map(str, first.version))
@@ -103,7 +114,7 @@ def _no_python(host: Host, facts: VenvFacts) -> ProvisionError:
         f"{host.name}: {first.path} (Python {version}) makes no virtual environments;"
         " its keeper can install what is missing:",
         "apt install python3-venv",
-        other,
+        f"or {other}",
     )
 
 
@@ -117,6 +128,14 @@ def _is_torch_of(pin: ImagePin, torch: str | None, has_gpus: bool) -> bool:
         return not has_gpus
     cuda = re.fullmatch(r"cu(\d+)(\d)", build)
     return cuda is None or f"{cuda[1]}.{cuda[2]}" == pin.cuda
+
+
+def torch_as_pinned(pin: ImagePin, torch: str) -> str:
+    """A torch that was imported, in the pin's words: with its build only where the pin names one.
+
+    So a worker that is looked at again, where nothing is imported, is told of alike.
+    """
+    return torch if "+" in pin.torch else torch.partition("+")[0]
 
 
 def plan_venv(
@@ -160,16 +179,17 @@ def _is_settled(facts: VenvFacts, record: Mapping[str, Any], known: str, *, defa
     """Whether the record there says the same; that names the image of runs which name none."""
     if default:
         return lasting(facts.record) == lasting(record) and facts.links.get("current") == known
-    return {**lasting(facts.record), "image": None} == {**lasting(record), "image": None}
+    same = {**lasting(facts.record), "image": None} == {**lasting(record), "image": None}
+    return same and facts.links.get("current") in facts.whole
 
 
 def _check_room(host: Host, facts: VenvFacts, plan: VenvPlan) -> None:
-    free = facts.machine.free_bytes
+    free = facts.free_bytes
     least = _WITH_TORCH if plan.has_torch and not plan.system else LEAST_FREE
     if plan.make and free is not None and free < least:
         raise ProvisionError(
-            f"{host.name}: {free / 1e9:.1f} GB free there; the environment takes up to"
-            f" {least / 1e9:.0f} GB"
+            f"{host.name}: {free / 1e9:.1f} GB free on {facts.mount}, where the environment goes"
+            f" (~/.local/state/runner/venvs); it takes up to {least / 1e9:.0f} GB"
         )
 
 

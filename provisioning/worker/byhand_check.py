@@ -23,6 +23,8 @@ from paths import Workspace
 REFUSED = 2
 _NEEDED = (".runner", "code", "checkpoints", "logs")
 _MOUNTS = "/proc/self/mountinfo"
+_COPY = "on the host, and mount COPY: sudo install -m 644 -o %d -g %d KEY.pub COPY"
+"""The key itself stays as it is: it is somebody's own."""
 
 
 def main(environ: Dict[str, str]) -> int:
@@ -168,13 +170,24 @@ def _keys(path: str) -> List[str]:
         # what Docker makes of a file that is not there
         return ["%s is a folder: the file mounted there is not on the host; %s" % (path, mount)]
     except OSError as error:
-        return ["%s cannot be read by uid %d: %s" % (path, os.getuid(), error.strerror)]
+        line = "%s cannot be read by uid %d: %s" % (path, os.getuid(), error.strerror)
+        return ["%s; %s" % (line, _COPY % (os.getuid(), os.getgid()))]
     if any("PRIVATE KEY" in line for line in lines):
         return ["%s holds a private key; mount the one that ends in .pub" % path]
     if not any(line and not line.startswith("#") for line in lines):
         return ["sshd has no key to let in: %s is empty; %s" % (path, mount)]
     why = sshd.problem(path)
-    return [why] if why else []
+    return ["%s; %s" % (why, _mended(path))] if why else []
+
+
+def _mended(path: str) -> str:
+    """What to type where a mounted key, or its folder, is another's or may be written by others."""
+    owners = [os.stat(each).st_uid for each in (os.path.dirname(path), path)]
+    others = [uid for uid in owners if uid not in (0, os.getuid())]
+    if not others:
+        return "on the host: chmod go-w what is mounted there"
+    how = _COPY % (os.getuid(), os.getgid())
+    return "%s, or build the image for that user: make image RUNNER_UID=%d" % (how, others[-1])
 
 
 def _plain(text: str) -> str:

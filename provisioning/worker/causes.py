@@ -78,6 +78,7 @@ def judge(
     disk_free: int,
     absent: Optional[str] = None,
     front_says: str = "",
+    front: str = "torchrun's agent",
     cuda_oom: Optional[str] = None,
     traceback: Optional[str] = None,
 ) -> Optional[Dict[str, Any]]:
@@ -85,9 +86,9 @@ def judge(
 
     asked: why it was stopped, if it was. code: exit code of the first rank that failed, negative
     for a signal, 0 when none failed. fault: what the job said itself. oom_kills: kernel kills for
-    memory counted meanwhile. absent: the program that could not be found, if that is so.
-    front_says: the last words of torchrun's front. cuda_oom: the line of that rank's log that says
-    so. traceback: where and with which exception its Python ended.
+    memory counted meanwhile. absent: the program that could not be found, if that is so. front: the
+    name of what starts the ranks, front_says: its last words. cuda_oom: the line of that rank's log
+    that says so. traceback: where and with which exception its Python ended.
     """
     if asked is not None:
         return asked
@@ -104,7 +105,7 @@ def judge(
         if -code == signal.SIGKILL and oom_kills:
             return dict(where, kind="oom", text="killed by the kernel: out of memory")
         name = _signal_name(-code)
-        who = "torchrun's agent" if rank is None else "rank %d" % rank
+        who = front if rank is None else "rank %d" % rank
         return dict(where, kind="signal", signal=name, text="%s killed by %s" % (who, name))
     if oom_kills and code in (1, KILLED_STATUS):
         return dict(

@@ -15,6 +15,8 @@ class Config(NamedTuple):
     worker: str
     runtime: str
     image: Optional[str] = None
+    image_id: Optional[str] = None
+    """Of the base image that its own was made of, for docker workers."""
     generation: int = 0
     """The how-manieth worker of its image in this workspace it is; the highest starts runs."""
     gpus: Any = "all"
@@ -36,6 +38,7 @@ def read(workspace: Workspace) -> Config:
         worker=str(body.get("worker", "w-unknown")),
         runtime=str(body.get("runtime", "local")),
         image=image.get("pin") if isinstance(image, dict) else image,
+        image_id=image.get("id") if isinstance(image, dict) else None,
         generation=generation if isinstance(generation, int) else 0,
         gpus=body.get("gpus", "all"),
         slots=slots if isinstance(slots, int) and slots > 0 else cpu_count(),

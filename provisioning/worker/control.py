@@ -25,10 +25,17 @@ class Unheard(services.CannotServe):
     """supervisord does not answer."""
 
 
-def start(workspace: Workspace, name: str, limit_s: float = START_LIMIT_S) -> bool:
+def start(
+    workspace: Workspace,
+    name: str,
+    limit_s: float = START_LIMIT_S,
+    *,
+    unless_stopped: bool = False,
+) -> bool:
     """Have a service up and listening; whether it had to be started.
 
-    Raises CannotServe with what it said last when it does not come up.
+    unless_stopped: leave one alone that was stopped because somebody asked for it. Raises
+    CannotServe for that, and with what it said last when it does not come up.
     """
     path = sockets.find(workspace, name)
     if sockets.is_listening(path):
@@ -37,6 +44,8 @@ def start(workspace: Workspace, name: str, limit_s: float = START_LIMIT_S) -> bo
     while state == "STOPPING":
         time.sleep(_POLL_S)
         state = ask(workspace, "getProcessInfo", name)["statename"]
+    if unless_stopped and was_stopped(workspace, name):
+        raise services.CannotServe("%s was stopped" % services.TITLES[name])
     if state not in ("RUNNING", "STARTING", "BACKOFF"):
         why = services.missing(name, services.job_python(workspace))
         if why is not None:
@@ -57,6 +66,12 @@ def start(workspace: Workspace, name: str, limit_s: float = START_LIMIT_S) -> bo
 def stop(workspace: Workspace, name: str) -> None:
     """Have a service not run. Raises Unheard."""
     ask(workspace, "stopProcess", name, True)
+
+
+def was_stopped(workspace: Workspace, name: str) -> bool:
+    """Whether a service was stopped because somebody asked for that, and not started since."""
+    found = ask(workspace, "getProcessInfo", name)
+    return found["statename"] == "STOPPED" and bool(found["stop"])
 
 
 def ask(workspace: Workspace, method: str, *arguments: Any) -> Any:

@@ -413,6 +413,7 @@ class Attempt:
                 disk_free=free,
                 absent=evidence.absent_program(self.argv, self.paths.code, self.env.get("PATH")),
                 front_says=evidence.front_text(self.front_log),
+                front="mpirun" if self.by_mpi else "torchrun's agent",
                 cuda_oom=evidence.cuda_oom(said),
                 traceback=evidence.last_traceback(said),
             )

@@ -28,6 +28,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import causes
+import evidence
 import records
 import snapshot
 from paths import Workspace
@@ -216,9 +217,11 @@ class Maker:
             *(["--without-pip"] if base["pip"] else []),
             folder,
         ]
-        if self._run(argv, env, lock) != 0:
+        status = self._run(argv, env, lock)
+        if status:
             text = "no environment can be made by %s: %s"
-            raise Failed(text % (base["executable"], _last_line(self._output())))
+            why = ended_by(status) if status < 0 else _last_line(self._output())
+            raise Failed(text % (base["executable"], why))
         site = glob.glob(os.path.join(folder, "lib", "python*", "site-packages"))[0]
         with open(os.path.join(site, "runner-base.pth"), "w") as file:
             for path in base["paths"]:
@@ -239,11 +242,13 @@ class Maker:
         # isolated: what lies in the code must not stand in for a module of pip's
         argv = [python, "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
         argv += ["--progress-bar", "off", "--no-warn-script-location", "-c", fixed, "-r", wanted]
-        if self._run(argv, env, lock) != 0:
+        status = self._run(argv, env, lock)
+        if status:
             said = self._output()
             for line in said.strip().splitlines()[-TOLD_LINES:]:
                 self.say("pip: " + line.rstrip())
-            raise Failed("requirements: " + reason(said, frozen))
+            why = "pip " + ended_by(status) if status < 0 else reason(said, frozen)
+            raise Failed("requirements: " + why)
 
     def _check(self, python: str, frozen: Dict[str, str], env: Dict[str, str]) -> None:
         """Look that nothing of torch was replaced, whatever pip was told."""
@@ -392,6 +397,7 @@ def reason(said: str, frozen: Dict[str, str]) -> str:
         return _build_reason(said)
     errors = [line.strip() for line in said.splitlines() if line.startswith("ERROR: ")]
     found = (errors[-1] if errors else _last_line(said)).replace("ERROR: ", "")
+    found = crash(said) or found
     for line in errors:
         # the last line names what is not there, an earlier one often what there is
         name = re.search(r"No matching distribution found for (\S+)", line)
@@ -401,6 +407,22 @@ def reason(said: str, frozen: Dict[str, str]) -> str:
     if _UNREACHED.search(said):
         found += " (the package index was not reached)"
     return found
+
+
+def crash(said: str) -> Optional[str]:
+    """The exception that pip itself ended with, where it did."""
+    at = said.rfind("ERROR: Exception:\n")
+    traceback = evidence.last_traceback(said[at:]) if at >= 0 else None
+    return traceback.splitlines()[-1] if traceback else None
+
+
+def ended_by(status: int) -> str:
+    """`was ended by signal 9 (SIGKILL)`, of the status of a child that a signal ended."""
+    try:
+        name = " (%s)" % signal.Signals(-status).name
+    except ValueError:
+        name = ""
+    return "was ended by signal %d%s" % (-status, name)
 
 
 def _build_reason(said: str) -> str:
@@ -414,9 +436,12 @@ def _build_reason(said: str) -> str:
 
 def _side(text: str, frozen: Dict[str, str]) -> str:
     """One side of a conflict."""
-    found = re.match(r"The user requested \(constraint\) ([A-Za-z0-9._-]+)", text)
-    if found and found[1] in frozen:
-        return "the worker has %s %s" % (found[1], frozen[found[1]])
+    found = re.match(r"The user requested \(constraint\) (([A-Za-z0-9._-]+).*)", text)
+    if found:
+        for name, version in frozen.items():
+            if _plain(name) == _plain(found[2]):
+                return "the worker has %s %s" % (name, version)
+        return "pip's own settings there (PIP_CONSTRAINT, pip.conf) say " + found[1]
     return text.replace("The user requested ", "asked for: ")
 
 

@@ -9,6 +9,7 @@ container read-only. The host key lies in the workspace, so it stays the same ov
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import re
@@ -74,6 +75,27 @@ def missing() -> Optional[str]:
         what = "this image has no sshd; provision the host again"
         return what if byhand.is_container() else "no sshd here; install it: openssh-server"
     return None
+
+
+def no_terminal() -> Optional[str]:
+    """Why no session can have a terminal here, else None.
+
+    sshd gives a terminal to the group `tty`, which only root may where it is not of that group
+    already: then sshd ends the connection.
+    """
+    try:
+        group = grp.getgrnam("tty").gr_gid
+        main, side = os.openpty()
+    except (KeyError, OSError):
+        return None  # the one is well, the other sshd says itself
+    try:
+        given = os.fstat(side).st_gid
+    finally:
+        os.close(main)
+        os.close(side)
+    if os.getuid() == 0 or given == group or group in (os.getegid(), *os.getgroups()):
+        return None
+    return "/dev/pts is mounted without gid=%d there, so its sshd may give out none" % group
 
 
 def program(name: str) -> Optional[str]:

@@ -7,9 +7,11 @@ ends well: an environment is whole once it has its mark, all else is small files
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import stat
 import subprocess
@@ -17,6 +19,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
+import overlay
 import records
 import venvs
 
@@ -26,6 +29,7 @@ _VENV_S = 300.0
 _PIP_S = 7200.0
 """Some GB over a slow line; the user sees what is fetched and may interrupt."""
 _RETRIES = 2
+_FOLDER = "folder "
 _LOOK_S = 1.0
 _NOT_FOR_PIP = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
 _NO_INDEX = (
@@ -55,13 +59,15 @@ def main(request: Dict[str, Any]) -> int:
     → a line `runner-made {"made": bool, "path", "removed": n}` or `runner-failed {"kind", "said"}`.
 
     default: runs without an image of their own get this pin, and the worker itself runs in it.
+    Without a digest only what nobody uses is removed, unless somebody makes one just now.
     """
     os.umask(0o077)
     try:
-        print(DONE + json.dumps(_make(request)), flush=True)
+        body = _make(request) if request.get("digest") else {"removed": _tidy()}
+        print(DONE + json.dumps(body), flush=True)
         return 0
     except Failed as error:
-        body: Dict[str, Any] = {"kind": error.kind, "said": list(error.said)}
+        body = {"kind": error.kind, "said": list(error.said)}
     except OSError as error:
         body = {"kind": "os", "said": [str(error)]}
     print(FAILED + json.dumps(body), flush=True)
@@ -117,51 +123,98 @@ def _own(state: str, path: str) -> None:
 def _make(request: Dict[str, Any]) -> Dict[str, Any]:
     state = state_folder()
     own = os.path.join(state, "workers", request["key"])
-    for path in (state, request["workspace"], os.path.join(state, "leases")):
-        _make_folder(state, path)
-        _own(state, path)
+    _make_workspace(state, request["workspace"])
+    _make_folder(state, os.path.join(state, "leases"))
+    _own(state, os.path.join(state, "leases"))
     os.makedirs(os.path.join(own, "pins"), exist_ok=True)
-    path = os.path.join(state, "venvs", request["digest"])
-    if request["anew"]:
-        # the one that is there may be in use
-        path += "-" + os.urandom(4).hex()
     with venvs.locked(state) as alone:
         if not alone:
             raise Failed("busy")
-        new = not venvs.is_whole(path)
-        if new:
+        there = None if request["anew"] else venvs.whole_of(state, request["digest"])
+        new = there is None
+        path = there or os.path.join(state, "venvs", request["digest"])
+        if there is None:
+            if request["anew"] or os.path.lexists(os.path.join(path, venvs.MARK)):
+                # the one that is there may be in use
+                path += "-" + os.urandom(4).hex()
             _make_environment(path, request)
         _write_record(own, request)
         _point(os.path.join(own, "pins", request["pin"]), path)
         if request["default"] or venvs.find(own, "current") is None:
             _point(os.path.join(own, "current"), path)
-        gone = venvs.unused(state)
-        for each in gone:
-            venvs.remove(each)
-    return {"made": new, "path": path, "removed": len(gone)}
+        gone = _remove_unused(state)
+    return {"made": new, "path": path, "removed": gone}
+
+
+def _tidy() -> int:
+    state = state_folder()
+    with venvs.locked(state, 0) as alone:
+        return _remove_unused(state) if alone else 0
+
+
+def _remove_unused(state: str) -> int:
+    return sum(venvs.remove(each) for each in venvs.unused(state))
+
+
+def _make_workspace(state: str, path: str) -> None:
+    """Before anything else: where it cannot be, nothing is left. Raises Failed."""
+    was_there, before = os.path.isdir(state), made_lines(state)
+    try:
+        for each in (state, path):
+            _make_folder(state, each)
+            _own(state, each)
+    except OSError as error:
+        new = [line[7:] for line in made_lines(state) if line not in before and line[:7] == _FOLDER]
+        if was_there:
+            text = "".join(line + "\n" for line in before)
+            data = text.encode("utf-8", "surrogateescape")
+            records.write_new_bytes(os.path.join(state, "made"), data)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(state, "made"))
+        for each in sorted(new, reverse=True):
+            with contextlib.suppress(OSError):
+                os.rmdir(each)
+        text = "%s: %s" % (error.filename or path, error.strerror or error)
+        raise Failed("workspace", path, text) from error
 
 
 def _make_environment(path: str, request: Dict[str, Any]) -> None:
-    """In its own place, since programs in it name that; whole only once it has its mark."""
+    """In its own place, since programs in it name that; whole only once it has its mark.
+
+    Broken off it leaves nothing; killed, nothing that is not in that folder.
+    """
     if os.path.lexists(path):
         venvs.remove(path)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        os.makedirs(os.path.join(path, "tmp"))
+        _fill(path, request)
+    except BaseException:
+        venvs.remove(path)
+        raise
+
+
+def _fill(path: str, request: Dict[str, Any]) -> None:
+    temporary = os.path.join(path, "tmp")
     env = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_PIP}
     env.update({str(name): str(value) for name, value in request["env"].items()})
-    env.update(PIP_USER="0", PIP_NO_INPUT="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    env.update(PIP_USER="0", PIP_NO_INPUT="1", PIP_DISABLE_PIP_VERSION_CHECK="1", TMPDIR=temporary)
     _say("making the environment with %s" % sys.executable)
     options = ["--system-site-packages"] if request["system"] else []
     status, said = _run([sys.executable, "-I", "-m", "venv", *options, path], env, _VENV_S)
     if status:
-        raise Failed("venv", *said[-3:])
-    python = os.path.join(path, "bin", "python3")
+        raise Failed("venv", *([overlay.ended_by(status)] if status < 0 else said[-3:]))
+    python = venvs.python_of(path)
     listed = os.path.join(path, "requirements.txt")
     with open(listed, "w", encoding="utf-8") as file:
         file.write("".join(line + "\n" for line in request["lines"]))
     pip = [python, "-I", "-m", "pip", "install", "--no-cache-dir", "--retries", str(_RETRIES)]
     status, said = _run([*pip, "--progress-bar", "off", "-r", listed], env, _PIP_S)
+    if status < 0:
+        raise Failed("pip", "pip " + overlay.ended_by(status))
     if status:
         raise _pip_failure(said)
+    shutil.rmtree(temporary, ignore_errors=True)
     body = {"format": records.FORMAT, "python": "%d.%d.%d" % sys.version_info[:3]}
     records.write(os.path.join(path, venvs.MARK), dict(body, lines=request["lines"]), spare=False)
 
@@ -171,6 +224,8 @@ def _pip_failure(said: List[str]) -> Failed:
     whole = "\n".join(said)
     if "No space left" in whole or "Disk quota exceeded" in whole:
         return Failed("no-space", *errors[-1:])
+    crash = overlay.crash(whole)
+    errors = [crash] if crash else errors
     reached = not any(sign in whole for sign in _NO_INDEX)
     for line in errors:
         if "No matching distribution found" in line and reached:

@@ -67,13 +67,28 @@ def record() -> Optional[Dict[str, Any]]:
 def find(own: str, link: str) -> Optional[str]:
     """The Python of the environment behind a link of such a folder, if that is whole."""
     path = os.path.realpath(os.path.join(own, link))
-    python = os.path.join(path, "bin", "python3")
-    return python if is_whole(path) and os.path.exists(python) else None
+    return python_of(path) if is_whole(path) else None
+
+
+def python_of(path: str) -> str:
+    """The Python of an environment."""
+    return os.path.join(path, "bin", "python3")
 
 
 def is_whole(path: str) -> bool:
-    """Whether an environment was made to its end."""
+    """Whether an environment was made to its end, and what its Python leads to is still there."""
+    return _was_made(path) and os.access(python_of(path), os.X_OK)
+
+
+def _was_made(path: str) -> bool:
     return os.path.exists(os.path.join(path, MARK))
+
+
+def whole_of(state: str, digest: str) -> Optional[str]:
+    """A whole environment of that digest: the one of this name, or one that was made aside."""
+    top = os.path.join(state, "venvs")
+    names = [digest, *(name for name in _names(top) if name.startswith(digest + "-"))]
+    return next((path for path in (os.path.join(top, n) for n in names) if is_whole(path)), None)
 
 
 def python_for(spec: Dict[str, Any]) -> Optional[str]:
@@ -85,9 +100,15 @@ def python_for(spec: Dict[str, Any]) -> Optional[str]:
     if own is None:
         return None
     name = places.image_of(spec) or pin()
-    found = find(own, os.path.join("pins", str(name)) if name else "current")
+    link = os.path.join("pins", str(name)) if name else "current"
+    found = find(own, link)
     if found is None:
-        raise Missing("the environment of image %s is not there; provision it again" % name)
+        path = os.path.realpath(os.path.join(own, link))
+        text = "the environment of image %s is not there; provision it again" % name
+        if _was_made(path):
+            text = "the environment of image %s has lost its Python: %s is gone; provision it again"
+            text %= (name, os.path.realpath(python_of(path)))
+        raise Missing(text)
     return found
 
 
@@ -169,9 +190,11 @@ def set_aside(path: str) -> str:
     return aside
 
 
-def remove(path: str) -> None:
-    """Remove an environment."""
-    shutil.rmtree(set_aside(path), ignore_errors=True)
+def remove(path: str) -> bool:
+    """Remove an environment; whether nothing of it is left."""
+    aside = set_aside(path)
+    shutil.rmtree(aside, ignore_errors=True)
+    return not os.path.lexists(aside)
 
 
 @contextlib.contextmanager

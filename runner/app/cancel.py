@@ -238,7 +238,7 @@ def _unreached(order: Order, host: Host, run: str, error: RunnerError | None) ->
         False,
         error=text,
         advice=advice,
-        contact=silent(host, error).state,
+        contact=silent(host.name, error).state,
         status=error.status if error is not None else HostError.status,
         asked=unsure,
         retry=isinstance(error, Unreachable) and order.until_s is None,

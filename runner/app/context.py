@@ -217,27 +217,27 @@ def seen_one(ctx: Context, worker: Worker, run: str, rows: list[Any]) -> RunOnHo
     return seen(ctx, worker, rows[0], [run])
 
 
-def last_seen(ctx: Context, run: str, error: str | None = None) -> RunOnHost | None:
+def last_seen(ctx: Context, run: str, error: RunnerError | None = None) -> RunOnHost | None:
     """A run as the records know it, its host being out of reach."""
     record = ctx.store.record(run)
     return None if record is None else as_recorded(ctx, record, error)
 
 
-def as_recorded(ctx: Context, record: Record, error: str | None) -> RunOnHost:
-    """The run of a record, its host being out of reach."""
+def as_recorded(ctx: Context, record: Record, error: RunnerError | None) -> RunOnHost:
+    """The run of a record, its host giving no answer."""
     status = read_status(dict(record.run), record.host)
-    return _on_host(ctx, status, Contact(record.host, "unreachable", record.seen_at, error))
+    return _on_host(ctx, status, silent(record.host, error, record.seen_at))
 
 
 def _on_host(ctx: Context, status: RunStatus, contact: Contact) -> RunOnHost:
     return RunOnHost(status, contact, is_pulled(ctx, status.id, status.state, status.attempt))
 
 
-def silent(host: Host, error: RunnerError | None, at: float | None = None) -> Contact:
+def silent(host: str, error: RunnerError | None, at: float | None = None) -> Contact:
     """How a host is shown that gave no answer of its worker's; `at` is when it was last heard."""
     state = "no-worker" if isinstance(error, ProvisionError) else "unreachable"
     return Contact(
-        host.name,
+        host,
         state,
         at,
         str(error) if error else None,

@@ -10,7 +10,7 @@ from runner import host_scripts
 from runner.app.context import Context
 from runner.app.down_venv import down_venv
 from runner.app.reports import DownReport
-from runner.app.steps import Ask, confirm_purge, pin_of, unpulled
+from runner.app.steps import Ask, confirm_purge, forget_purged, pin_of, unpulled
 from runner.carriers import Session, open_session
 from runner.errors import Conflict, ProvisionError, SpecError
 from runner.fields import said, valid_name
@@ -165,6 +165,7 @@ class _Leaving:
             self._purge()
         return DownReport(
             host=self.host.name,
+            image=self.image,
             containers=tuple(each.name for each in self.containers),
             purged=purge,
             runs=len(self.remains.runs),
@@ -197,7 +198,7 @@ class _Leaving:
             if self.facts.has_docker:
                 self._sh(host_scripts.PURGE_BASES, *self._made("base"))
             self._sh(host_scripts.PURGE_STATE, needed="the runner's own folder")
-        self.ctx.store.forget_worker(self.host.name)
+        forget_purged(self.ctx, self.host.name)
 
     def _inputs(self) -> list[str]:
         """Of the images that go: all that were made here, or those of one pin."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner.app.context import Context
 from runner.app.reports import DownReport
-from runner.app.steps import Ask, confirm_purge, pin_of, unpulled
+from runner.app.steps import Ask, confirm_purge, forget_purged, pin_of, unpulled
 from runner.carriers import Session
 from runner.errors import SpecError
 from runner.host_answers import read_remains
@@ -46,7 +46,7 @@ def down_venv(
     ctx.report.step("taking the worker away")
     done = there.take_away(facts, purge=purge)
     if purge:
-        ctx.store.forget_worker(host.name)
+        forget_purged(ctx, host.name)
     return DownReport(
         host=host.name,
         containers=(),

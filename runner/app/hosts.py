@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from runner import inventory, states
 from runner.app.context import Context
 from runner.app.keys import (
     Ask,
+    all_keys,
     ask_about,
     find_key,
     indent,
@@ -31,17 +33,18 @@ def add(
     name: str,
     target: str,
     jump: str | None,
-    fingerprint: str | None,
+    fingerprints: Sequence[str] | None,
     ask: Ask | None,
 ) -> Path:
     """Writes hosts/NAME.toml once the keys on the way are known, or accepted by someone.
 
+    fingerprints: each accepts the key of the hop that has it; the host must have one of them.
     ask: puts a question to a person and returns what they typed; None where nobody is there.
     Raises SpecError, Conflict, HostError; then nothing was written.
     """
     path = ctx.project.root / "hosts" / f"{name}.toml"
     _check_name(name, path)
-    given = None if fingerprint is None else read_fingerprint(fingerprint)
+    given = [read_fingerprint(each) for each in fingerprints or ()]
     if jump == "":
         raise SpecError("--jump is empty; write NAME, USER@NAME or ssh://USER@NAME:PORT")
     host = Host(name=name, ssh=target, jump=jump, source=path)
@@ -107,10 +110,12 @@ def _in_the_way(path: Path) -> Conflict:
 class _Keys:
     """Goes hop by hop to the host, so that each one's key is settled before the next is asked."""
 
-    def __init__(self, ctx: Context, host: Host, given: str | None, ask: Ask | None) -> None:
+    def __init__(self, ctx: Context, host: Host, given: Sequence[str], ask: Ask | None) -> None:
         self._ctx = ctx
         self._host = host
         self._given = given
+        self._left = list(dict.fromkeys(given))
+        """Those that no hop has shown so far."""
         self._ask = ask
 
     def collect(self) -> dict[str, str]:
@@ -128,12 +133,7 @@ class _Keys:
             if key is None:
                 continue
             pin = route.pin_name(hop)
-            if pin is None:
-                raise HostKeyError(
-                    f"{hop.label}: the host key is not known; only the last jump's can be pinned",
-                    f"shown     {key.shown}",
-                    "log in there once with ssh, so that known_hosts has it",
-                )
+            assert pin is not None  # else it was refused
             pins[pin] = key.text
             route = with_pinned(route, hop, key, f"hosts/{self._host.name}.toml")
         return {name: pins[name] for name in ("jump_key", "host_key") if name in pins}
@@ -146,23 +146,52 @@ class _Keys:
             note(
                 self._ctx.report, route, hop, "known by a certificate authority (your known_hosts)"
             )
+            if hop is route.last:
+                self._left.clear()
             return None
         shown = look(self._ctx.report, route, hop, trusted)
         if trusted or is_revoked(shown, known):
             refused = refusal(route, hop, shown, known)
             if refused is not None:
                 raise refused
-            if hop is route.last and self._given is not None:
-                find_key(route, hop, shown, self._given)
+            if hop is route.last or len(self._left) > 1:  # a single one is the host's
+                self._told(route, hop, shown)
             note(self._ctx.report, route, hop, "known (your known_hosts)")
             return None
+        if route.pin_name(hop) is None:
+            raise HostKeyError(
+                f"{hop.label}: the host key is not known; only the last jump's can be pinned",
+                f"shown     {shown.shown}",
+                "log in there once with ssh, so that known_hosts has it:",
+                "  " + shlex.join(["ssh", *hop.target.typed]),
+            )
         return self._accept(route, hop, shown)
 
+    def _told(self, route: Route, hop: Hop, shown: HostKey) -> HostKey | None:
+        """The hop's key that was told of, if any; the host's must be. Raises HostKeyError."""
+        if shown.fingerprint in self._given:  # also once more: machines may share a key
+            key = shown
+        elif not self._left:
+            return None
+        elif hop is route.last:
+            key = find_key(route, hop, shown, *self._left)
+        else:
+            key = all_keys(route, hop, shown, *self._left)[-1]
+            if key.fingerprint not in self._left:
+                return None
+        self._left = [each for each in self._left if each != key.fingerprint]
+        if hop is route.last and self._left:
+            raise HostKeyError(
+                f"{self._host.name}: no machine on the way has the key {self._left[0]};"
+                " nothing was written"
+            )
+        return key
+
     def _accept(self, route: Route, hop: Hop, shown: HostKey) -> HostKey:
-        if hop is route.last and self._given is not None:
-            key = find_key(route, hop, shown, self._given)
-            note(self._ctx.report, route, hop, f"shows the key you were told, {key.shown}")
-            return key
+        told = self._told(route, hop, shown)
+        if told is not None:
+            note(self._ctx.report, route, hop, f"shows the key you were told, {told.shown}")
+            return told
         note(self._ctx.report, route, hop, "not known; it shows")
         if self._ask is None:
             raise HostKeyError(
@@ -170,17 +199,14 @@ class _Keys:
                 f"shown     {shown.shown}",
                 f"          by {hop.address}",
                 "compare it with what the machine's keeper says. If it is the same:",
-                *self._way_out(route, hop, shown),
+                *self._way_out(shown),
             )
         self._ctx.report.note(f"{indent(route)}{shown.type_name}  {shown.fingerprint}")
         return ask_about(self._ctx.report, self._ask, route, hop, shown)
 
-    def _way_out(self, route: Route, hop: Hop, shown: HostKey) -> list[str]:
-        if hop is not route.last:
-            return [
-                "  " + shlex.join(["ssh", *hop.target.typed]),
-                "(it asks, and your known_hosts has it from then on)",
-            ]
+    def _way_out(self, shown: HostKey) -> list[str]:
         jump = ["--jump", self._host.jump] if self._host.jump else []
         words = ["runner", "host", "add", self._host.name, self._host.ssh or "", *jump]
-        return ["  " + shlex.join([*words, "--fingerprint", shown.fingerprint])]
+        for told in dict.fromkeys([*self._given, shown.fingerprint]):
+            words += ["--fingerprint", told]
+        return ["  " + shlex.join(words)]

@@ -13,7 +13,7 @@ from runner.errors import NotFound, SpecError
 from runner.fields import NAME_RULE, said, valid_name
 from runner.files import read_regular
 from runner.grammar.job_file import job_text, passing_of
-from runner.grammar.script_packages import Packages, find_packages, listed_in
+from runner.grammar.script_packages import Packages, find_packages, has_version, listed_in
 from runner.grammar.scripts import Script, is_outside, read_script
 from runner.model import JobSpec, Project
 
@@ -213,10 +213,15 @@ def _notes(script: Script, packages: Packages) -> Iterator[str]:
     if how == "none":
         told = f"none: its options ({script.kind}) were not read" if script.kind else "none found"
     yield f"params  {told}"
+    if how == "none" and script.kind:
+        yield '        to give them: pass = "flags" and [params] in the file (docs/jobs.md), or the'
+        yield "        whole command at once: runner submit … -- python FILE --NAME VALUE"
     if script.left:
         yield f"left    {', '.join(each.name for each in script.left)}: the script's own"
     if packages.needed:
-        yield f"setup   {', '.join(packages.needed)}: versions are yours to set"
+        open_ones = [line for line in packages.needed if not has_version(line)]
+        whose = f"; yours to set: the version of {', '.join(open_ones)}" if open_ones else ""
+        yield f"setup   {', '.join(packages.needed)}{whose}"
     yield "resume  it knows no RUNNER_RESUME: repeated runs begin anew, so restarts = 0"
     yield "files   what it writes beside itself (runs/, wandb/ …) is pulled as work/"
 

@@ -41,28 +41,33 @@ def look(report: Report, route: Route, hop: Hop, trusted: Sequence[HostKey]) -> 
     return shown
 
 
-def find_key(route: Route, hop: Hop, shown: HostKey, wanted: str) -> HostKey:
-    """The hop's key with that fingerprint, which may be one of another type than it showed.
+def find_key(route: Route, hop: Hop, shown: HostKey, *wanted: str) -> HostKey:
+    """The hop's key with one of these fingerprints, which may be of another type than it showed.
 
     Raises HostKeyError.
     """
-    seen = [shown]
-    for kind in key_types():
-        if any(key.fingerprint == wanted for key in seen):
-            break
-        if kind != shown.type:
-            other = scan_key(route, hop, key_algorithms([HostKey(kind, b"")]))
-            seen += [other] if other is not None else []
-    for key in seen:
-        if key.fingerprint == wanted:
-            return key
+    seen = all_keys(route, hop, shown, *wanted)
+    if seen[-1].fingerprint in wanted:
+        return seen[-1]
     raise HostKeyError(
         f"{hop.label}: its key is not the one you were told; nothing was written",
-        f"expected  {wanted}",
+        *[f"expected  {each}" for each in wanted],
         *[f"shown     {key.shown}" for key in seen],
         f"          by {hop.address}",
         "someone may stand in between; ask the machine's keeper, not the machine",
     )
+
+
+def all_keys(route: Route, hop: Hop, shown: HostKey, *wanted: str) -> list[HostKey]:
+    """The keys of a hop, one of each type, until one that is wanted, which is the last then."""
+    seen = [shown]
+    for kind in key_types():
+        if seen[-1].fingerprint in wanted:
+            break
+        if kind != shown.type:
+            other = scan_key(route, hop, key_algorithms([HostKey(kind, b"")]))
+            seen += [other] if other is not None else []
+    return seen
 
 
 def ask_about(report: Report, ask: Ask, route: Route, hop: Hop, shown: HostKey) -> HostKey:

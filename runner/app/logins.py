@@ -51,6 +51,7 @@ def _prepare(ctx: Context, door: Door, told: Mapping[str, object], public: str) 
     if not told.get("authorized"):
         worker_login.authorize(host, ctx.project, public)
     alias = worker_login.alias_of(host)
+    why = told.get("no_terminal")
     words = [f"host={host.name}"]
     words += [f"image={door.image}"] if door.image else []
     words += [f"run={door.run}"] if door.run else []
@@ -61,7 +62,22 @@ def _prepare(ctx: Context, door: Door, told: Mapping[str, object], public: str) 
         key=folder / "id_ed25519",
         known_hosts=worker_login.know(folder, alias, host_key),
         stream=worker_login.stream_argv(ctx.project, words),
+        no_terminal=why if isinstance(why, str) else None,
     )
+
+
+def has_terminal(login: Login, command: Sequence[str], *, wanted: bool) -> bool:
+    """Whether a session gets a terminal: a command does without one where there is none.
+
+    Raises WorkerError for a shell.
+    """
+    if wanted and login.no_terminal is not None and not command:
+        raise WorkerError(
+            f"{login.host}: a shell has no terminal there: {login.no_terminal}",
+            f"a command needs none:  runner shell host={login.host} -- nvidia-smi",
+            "its keeper can mend it:  mount -o remount,gid=5,mode=620 /dev/pts",
+        )
+    return wanted and login.no_terminal is None
 
 
 def shell_argv(login: Login, where: str, command: Sequence[str], *, terminal: bool) -> list[str]:

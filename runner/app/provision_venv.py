@@ -13,7 +13,7 @@ from runner.provisioner import Probe
 from runner.show.units import plural, size, took
 from runner.venv_facts import VenvFacts
 from runner.venv_host import VenvHost
-from runner.venv_plan import VenvPlan
+from runner.venv_plan import VenvPlan, torch_as_pinned
 
 
 def provision_venv(
@@ -51,11 +51,14 @@ class _Making:
         if not plan.is_done:
             self._announce(facts, plan)
             path = self._make(facts, plan, rebuild)
+        elif facts.unused and (gone := self._steps.timed("tidy", lambda: self._maker.tidy(facts))):
+            self._report.note(f"removed    {plural(gone, 'environment')} that nobody uses")
         worker = self._steps.timed("up", lambda: self._wait_up(at_boot))
         cards = len(facts.machine.cards) if self._host.gpus != "none" else 0
         torch = self._maker.pin.torch if plan.has_torch else ""
         if plan.make and plan.has_torch:
-            torch = self._steps.timed("probe", lambda: self._try_out(path, cards)).torch
+            probe = self._steps.timed("probe", lambda: self._try_out(path, cards))
+            torch = torch_as_pinned(self._maker.pin, probe.torch)
         elif plan.make:
             self._report.note(
                 f"worker     up in {took(self._steps.seconds['up'])}; no torch to try"

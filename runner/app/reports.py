@@ -173,6 +173,8 @@ class DownReport:
     runtime: str = "docker"
     removed: tuple[str, ...] = ()
     """What went, of a venv: worker, its start at boot, records, environment, workspace."""
+    image: str | None = None
+    """The one whose worker alone was to go; its purge leaves the workspace."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,8 @@ class RunSpace:
     checkpoints: int
     logs: int
     records: int
+    begun: bool = True
+    """False for one that ended before any attempt: there is nothing to pull."""
 
     @property
     def total(self) -> int:

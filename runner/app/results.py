@@ -88,3 +88,5 @@ class Curve:
     """The job's own choice; None: the first known one present."""
     points: tuple[tuple[int, Mapping[str, float]], ...]
     """(step, metrics), by step."""
+    ended: bool = False
+    """Nothing will be added to it, unless it is resumed."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner import states
 from runner.app import retrying
 from runner.app.context import (
     Context,
@@ -222,7 +223,14 @@ def _curves(ctx: Context, ids: Sequence[str], worker: Worker) -> list[Curve]:
         _, points = worker.call("progress", run=run.id, most=CURVE_POINTS)
         label = f"{run.id} {run.status.name}" if run.status.name else run.id
         found.append(
-            Curve(run.id, worker.host.name, label, run.status.metric, tuple(_points(points)))
+            Curve(
+                run.id,
+                worker.host.name,
+                label,
+                run.status.metric,
+                tuple(_points(points)),
+                ended=run.status.state == states.ENDED,
+            )
         )
     return found
 
@@ -259,7 +267,7 @@ def check_listed(host: Host, error: RunnerError | None, named: bool) -> None:
 def contact_last_seen(host: Host, error: RunnerError | None, records: Sequence[Record]) -> Contact:
     """How a host is shown that gave no answer, with when it was last heard."""
     at = max((record.seen_at for record in records if record.host == host.name), default=None)
-    return silent(host, error, at)
+    return silent(host.name, error, at)
 
 
 def last_seen_on(
@@ -271,9 +279,8 @@ def last_seen_on(
     everyone: bool = False,
 ) -> list[RunOnHost]:
     """This project's runs (or all) that were last seen on a host that gave no answer."""
-    text = str(error) if error else None
     return [
-        as_recorded(ctx, record, text)
+        as_recorded(ctx, record, error)
         for record in records
         if record.host == host.name and (everyone or _is_ours(ctx, record))
     ]

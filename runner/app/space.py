@@ -72,7 +72,7 @@ def usage(ctx: Context, host: str | None = None, everyone: bool = False) -> Spac
             raise error
         if each.runtime == "local" and isinstance(error, SpecError):
             raise error  # a word or file of ours, whoever was asked for
-        hosts.append(HostSpace(silent(each, error)))
+        hosts.append(HostSpace(silent(each.name, error)))
     return SpaceListing(tuple(runs.values()), tuple(hosts))
 
 
@@ -103,13 +103,12 @@ def _run_space(ctx: Context, host: str, row: Any) -> RunSpace:
         project=_table(row, "project"),
         state=str(row.get("state")),
         outcome=outcome if isinstance(outcome, str) else None,
-        # of a run that never started there is nothing to pull
-        pulled=row.get("attempt") == 0
-        or is_pulled(ctx, row["run"], row.get("state"), row.get("attempt")),
+        pulled=is_pulled(ctx, row["run"], row.get("state"), row.get("attempt")),
         code=_count(row, "code"),
         checkpoints=_count(row, "checkpoints"),
         logs=_count(row, "logs"),
         records=_count(row, "records"),
+        begun=row.get("attempt") != 0,
     )
 
 
@@ -263,7 +262,9 @@ def _missed(host: Host, run: str, error: RunnerError | None) -> Removal:
         "may be gone: type the same again" if unsure else "was NOT deleted"
     )
     status = error.status if error is not None else HostError.status
-    return Removal(run, host.name, error=text, contact=silent(host, error).state, status=status)
+    return Removal(
+        run, host.name, error=text, contact=silent(host.name, error).state, status=status
+    )
 
 
 def collect(ctx: Context, name: str, dry: bool = False) -> Garbage:

@@ -24,7 +24,7 @@ def status(ctx: Context, ref: RunRef) -> RunOnHost:
     try:
         found = retrying.look(ctx.report, lambda: ctx.connect(host), ask)
     except (Unreachable, ProvisionError) as error:
-        found = last_seen(ctx, ref.id, str(error))
+        found = last_seen(ctx, ref.id, error)
         if found is None:
             raise
     finally:

@@ -62,6 +62,14 @@ def unpulled(ctx: Context, remains: Remains) -> list[str]:
     return [run for run in remains.runs if not ctx.store.pulled(run).get("complete")]
 
 
+def forget_purged(ctx: Context, host: str) -> None:
+    """Forget the worker and the runs of a host whose workspace is gone; what was pulled stays."""
+    ctx.store.forget_worker(host)
+    for record in ctx.store.records():
+        if record.host == host:
+            ctx.store.forget(record.id)
+
+
 def confirm_purge(
     ctx: Context, host: str, going: Sequence[str], lost: Sequence[str], ask: Ask | None
 ) -> None:

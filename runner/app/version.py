@@ -36,7 +36,7 @@ def version(ctx: Context, host: str | None, everyone: bool = False) -> list[Work
     for each, found, error in answers:
         if host and error is not None and not isinstance(error, (Unreachable, ProvisionError)):
             raise error
-        rows.append(found or WorkerVersion(each.name, silent(each, error)))
+        rows.append(found or WorkerVersion(each.name, silent(each.name, error)))
     ctx.report.done()
     return rows
 

@@ -31,7 +31,7 @@ def why(ctx: Context, ref: RunRef) -> WhyReport:
     try:
         found, facts = retrying.look(ctx.report, lambda: ctx.connect(host), ask)
     except (Unreachable, ProvisionError) as error:
-        found, facts = last_seen(ctx, ref.id, str(error)), WhyFacts()
+        found, facts = last_seen(ctx, ref.id, error), WhyFacts()
         if found is None:
             raise
     finally:

@@ -6,9 +6,8 @@ import re
 
 from runner.errors import ProvisionError, RunnerError, Unreachable, WorkerError
 
-_NO_CONTAINER = re.compile(
-    r"No such container|is not running|is restarting|is paused", re.IGNORECASE
-)
+_NO_CONTAINER = re.compile(r"No such container", re.IGNORECASE)
+_STOPPED = re.compile(r"is not running|is restarting|is paused", re.IGNORECASE)
 _NO_RIGHT = re.compile(
     r"permission denied.*docker|docker.*permission denied", re.IGNORECASE | re.DOTALL
 )
@@ -35,7 +34,15 @@ class Refused(Dropped):
 
 
 class NoContainer(ProvisionError):
-    """There is no such worker: its container is not there, or does not run."""
+    """There is no such worker: its container is not there, or (`stopped`) does not run."""
+
+    stopped = False
+
+
+class Stopped(NoContainer):
+    """Its container is there, and does not run."""
+
+    stopped = True
 
 
 def docker_failure(name: str, said: str) -> ProvisionError | None:
@@ -45,6 +52,11 @@ def docker_failure(name: str, said: str) -> ProvisionError | None:
     """
     if _NO_CONTAINER.search(said):
         return NoContainer(f"{name}: there is no worker there yet", f"runner provision host={name}")
+    if _STOPPED.search(said):
+        return Stopped(
+            f"{name}: its worker's container does not run; nothing goes on there until it does",
+            f"runner provision host={name}",
+        )
     if _NO_RIGHT.search(said):
         return ProvisionError(
             f"{name}: this account may not use Docker there; its keeper can allow it",

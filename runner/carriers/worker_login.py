@@ -59,6 +59,8 @@ class Login:
     known_hosts: Path
     stream: tuple[str, ...]
     """The argv of what carries ssh's bytes."""
+    no_terminal: str | None = None
+    """Why no session there can have a terminal."""
 
 
 def own_key(folder: Path) -> tuple[Path, str]:

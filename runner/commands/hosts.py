@@ -49,11 +49,20 @@ def host() -> None:
 @click.argument("target")
 @click.option("--jump", metavar="J", help="Reach it through this machine.")
 @click.option(
-    "--fingerprint", metavar="F", help="SHA256:… its key must have; nothing is asked then."
+    "fingerprints",
+    "--fingerprint",
+    metavar="F",
+    multiple=True,
+    help="SHA256:… its key must have, or, once more, a jump's; nothing is asked then.",
 )
 @output_options
 def host_add(
-    name: str, target: str, jump: str | None, fingerprint: str | None, as_json: bool, colour: str
+    name: str,
+    target: str,
+    jump: str | None,
+    fingerprints: Sequence[str],
+    as_json: bool,
+    colour: str,
 ) -> None:
     """Add a host: shows its key, asks, writes hosts/NAME.toml.
 
@@ -68,7 +77,7 @@ def host_add(
     from runner.app import hosts
 
     out = open_output(as_json, colour)
-    path = hosts.add(open_project(out), name, target, jump, fingerprint, asker())
+    path = hosts.add(open_project(out), name, target, jump, fingerprints, asker())
     out.made([], host=name, file=str(path))
 
 

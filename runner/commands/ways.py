@@ -51,11 +51,12 @@ def shell(invocation: Invocation, words: Sequence[str], colour: str) -> int:
         raise SpecError("the command has a NUL in it")
     gpus = _number(keys, "gpus", _MOST_GPUS)
     login, where = logins.log_in(ctx, door)
+    wanted = sys.stdin.isatty() and sys.stdout.isatty()
+    terminal = logins.has_terminal(login, command, wanted=wanted)
     if gpus:
         door, _ = _begin(ctx, out, door, "shell", gpus)
         login, where = logins.log_in(ctx, door)
         where = os.path.join(where, "code", str(door.run))
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
     argv = logins.shell_argv(login, where, command, terminal=terminal)
     out.report.done()
     try:
@@ -97,8 +98,9 @@ def lab(words: Sequence[str], stop: bool, as_json: bool, colour: str) -> None:
 def tensorboard(words: Sequence[str], stop: bool, as_json: bool, colour: str) -> None:
     """Open TensorBoard of a host's worker on a port of this machine, and print its URL.
 
-    It shows the logs of all runs there; without host= those of local. Ctrl-C ends the forwarding.
-    Other users of this machine are not let in.
+    It shows the logs of all runs there, and what scripts wrote to runs/ in their working folder;
+    without host= those of local. Ctrl-C ends the forwarding. Other users of this machine are not
+    let in.
 
     \b
     Examples:
@@ -256,5 +258,5 @@ def _number(keys: dict[str, str], key: str, most: int) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) > most:
         from runner.fields import said
 
-        raise SpecError(f"{key} is {said(text)}; it is a whole number up to {most}")
+        raise SpecError(f"{key} is {said(text)}; it is a whole number from 0 to {most}")
     return int(text)

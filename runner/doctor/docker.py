@@ -76,6 +76,7 @@ def _unusable(seen: Seen) -> Check:
             "docker-rights", "docker", f"{facts.user} may not use Docker",
             "its keeper can allow it (whoever is in that group is root there), then log in anew:",
             f"  sudo usermod -aG docker {facts.user}",
+            'or do without:  runtime = "venv" in its host file',
         )  # fmt: skip
     if not said:
         return fault(

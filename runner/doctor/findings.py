@@ -69,6 +69,11 @@ def fault(id: str, topic: str, text: str, *fix: str) -> Check:
     return Check(id, topic, FAULT, _cut(text), fix)
 
 
+def commands_apart(advice: Iterable[str]) -> tuple[str, ...]:
+    """An error's advice as a fix: what is to be typed has two blanks in front."""
+    return tuple(f"  {line}" if line.startswith("runner ") else line for line in advice)
+
+
 def skipped(id: str, topic: str, text: str) -> Check:
     """What could not be looked at."""
     return Check(id, topic, SKIPPED, _cut(text))

@@ -27,8 +27,8 @@ def judge(seen: Seen) -> Iterator[Check]:
     cards = wanted_cards(seen)
     lost = _gone_from_bus(seen)
     if not cards and not lost:
-        if not facts.has_nvidia_smi and isinstance(seen.host.gpus, str):
-            yield from _none_at_all(seen)
+        if isinstance(seen.host.gpus, str):
+            yield from _none_at_all(seen, facts.has_nvidia_smi)
         return
     models = {card.name.removeprefix("NVIDIA ") for card in cards}
     yield ok("cards", "gpus", f"{plural(len(cards), 'GPU')} ({', '.join(sorted(models))})")
@@ -41,12 +41,13 @@ def judge(seen: Seen) -> Iterator[Check]:
     yield from _users(seen, cards)
 
 
-def _none_at_all(seen: Seen) -> Iterator[Check]:
-    if seen.host.runtime == "local":
+def _none_at_all(seen: Seen, has_nvidia_smi: bool) -> Iterator[Check]:
+    if seen.host.runtime == "local" and not has_nvidia_smi:
         yield ok("cards", "gpus", "no GPU")
         return
+    why = "nvidia-smi names none" if has_nvidia_smi else "there is no nvidia-smi"
     yield note(
-        "cards", "gpus", "no GPU: there is no nvidia-smi; its runs use CPUs",
+        "cards", "gpus", f"no GPU: {why}; its runs use CPUs",
         'if that is meant, say so in its host file:  gpus = "none"',
         "else its keeper can install NVIDIA's driver",
     )  # fmt: skip

@@ -112,8 +112,8 @@ fi
 say done
 """
 _PYTHONS = venv_facts.SCRIPT.partition(host_facts.SCRIPT)[2]
-"""What `provision` asks of Pythons, behind what it asks of any machine; it has no limit, hence is
-the last."""
+"""What `provision` asks of Pythons, behind what it asks of any machine; it may take the longest,
+hence is the last."""
 SCRIPT = (
     _BEFORE.replace("LIMIT", str(LIMIT_S)) + host_facts.SCRIPT + _AFTER.replace("PYTHONS", _PYTHONS)
 )

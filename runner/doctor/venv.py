@@ -7,17 +7,26 @@ from collections.abc import Iterator, Sequence
 
 from runner.doctor.answers import Seen
 from runner.doctor.findings import Check, fault, note, ok
-from runner.errors import ProvisionError
-from runner.venv_facts import Python
-from runner.venv_plan import LEAST_PYTHON, choose_python
+from runner.errors import ProvisionError, SpecError
+from runner.venv_facts import ANSWERS_IN_S, Python
+from runner.venv_plan import LEAST_PYTHON, check_request, choose_python
 
 
 def judge(seen: Seen) -> Iterator[Check]:
     """Nothing where the runtime is another one."""
     if seen.host.runtime != "venv" or seen.facts is None:
         return
+    yield from _pin(seen)
     yield from _python(seen)
     yield from _boot(seen)
+    yield from _terminal(seen)
+
+
+def _pin(seen: Seen) -> Iterator[Check]:
+    try:
+        check_request(seen.host, seen.pin)
+    except SpecError as error:
+        yield fault("venv-pin", "python", error.message, *error.advice)
 
 
 def _python(seen: Seen) -> Iterator[Check]:
@@ -34,6 +43,12 @@ def _python(seen: Seen) -> Iterator[Check]:
 def _no_python(seen: Seen, there: Sequence[Python]) -> Check:
     wanted = seen.host.python or "python3"
     name = f"python in hosts/{seen.host.name}.toml"
+    if not there and seen.venv is not None and seen.venv.silent:
+        return fault(
+            "python", "python",
+            f"{seen.venv.silent[0]} does not answer within {ANSWERS_IN_S} s",
+            f"name another one: {name}, as  python = \"/opt/conda/bin/python3\"",
+        )  # fmt: skip
     if not there:
         looked = any(part.startswith("python ") for part in seen.parts)
         return fault(
@@ -79,4 +94,18 @@ def _boot(seen: Seen) -> Iterator[Check]:
             "at-boot", "boot", "after a restart of the machine runs go on at the next contact with"
             " it, not before",
             f"  runner provision host={seen.host.name} --at-boot",
+        )  # fmt: skip
+
+
+def _terminal(seen: Seen) -> Iterator[Check]:
+    """Whether a session can have a terminal: only root may give one to the group `tty`."""
+    if seen.facts is None or seen.facts.uid == 0:
+        return
+    mounts = [line.split(" ") for line in seen.lines("mounts")]
+    options = [words[3] for words in mounts if len(words) > 3 and words[1] == "/dev/pts"]
+    if options and "gid=" not in options[-1]:
+        yield note(
+            "terminal", "shell", "/dev/pts is mounted without gid=, so `runner shell` has no"
+            " terminal there; commands go",
+            "its keeper can mend it:", "  sudo mount -o remount,gid=5,mode=620 /dev/pts",
         )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.doctor.answers import Seen
-from runner.doctor.findings import Check, fault, note, ok, skipped
+from runner.doctor.findings import Check, commands_apart, fault, note, ok, skipped
 from runner.errors import ProvisionError
 from runner.show.units import memory, plural
 
@@ -44,9 +44,10 @@ def judge(seen: Seen) -> Iterator[Check]:
         error = seen.worker_error
         text = error.message.removeprefix(f"{seen.host.name}: ")
         if isinstance(error, ProvisionError):
-            yield fault("worker", "worker", text, *(error.advice or (make,)))
+            yield fault("worker", "worker", text, *(commands_apart(error.advice) or (make,)))
         else:
-            yield note("worker", "worker", f"the try in the worker: {text}", *error.advice)
+            advice = commands_apart(error.advice)
+            yield note("worker", "worker", f"the try in the worker: {text}", *advice)
 
 
 def _container(seen: Seen, make: str) -> Iterator[Check]:

@@ -14,6 +14,7 @@ from runner.grammar.words import RESERVED
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST_HELP = 100
+_METRIC = "# of progress lines, if it writes any: docs/jobs.md; ps and plot read no event files"
 
 
 def job_text(script: Script, command: Sequence[str], packages: Packages, made_from: str) -> str:
@@ -26,7 +27,7 @@ def job_text(script: Script, command: Sequence[str], packages: Packages, made_fr
         f"pass = {toml(how)}{_why(script, how)}",
     ]
     if script.metric is not None:
-        lines.append(f"metric = {toml(script.metric)}")
+        lines.append(f"metric = {toml(script.metric)}  {_METRIC}")
     lines.append("restarts = 0    # it knows no RUNNER_RESUME: each start begins anew")
     lines += _setup(packages)
     if options:
@@ -53,7 +54,9 @@ def _why(script: Script, how: str) -> str:
     if how == "hydra" and script.hydra is not None:
         return f"  # add to [params] what runs shall set of {script.hydra.file}"
     if how == "none" and script.kind is not None:
-        return f"  # its options ({script.kind}) were not read; fixed ones can stand in command"
+        fixed = "fixed ones can stand in command"
+        given = 'with pass = "flags" [params] gives them'
+        return f"  # its options ({script.kind}) were not read; {fixed}, {given}"
     return ""
 
 

@@ -26,14 +26,13 @@ env = "--env-id"
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runner import passing
 from runner.errors import SpecError
-from runner.fields import Fields, near, parse_duration, said
+from runner.fields import Fields, near, parse_duration, said, valid_parameter
 from runner.grammar.requirements import MOST, find_twice, lines_of, problem_of, without_secrets
 from runner.grammar.words import LAUNCHERS, MOST_RESTARTS
 from runner.model import MOST_RANKS, ON_STUCK, JobSpec, Param
@@ -44,7 +43,6 @@ _SWITCH = (
     'is true or false; how it is said must stand in [flags]: "--{0}" (when true),'
     ' "--{0}/--no-{0}" (one of both) or "--{0}=" (--{0}=true)'
 )
-_PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
 
 
 def parse_job(
@@ -169,7 +167,7 @@ def _params(fields: Fields) -> dict[str, Param]:
     table = fields.table("params")
     params: dict[str, Param] = {}
     for key, value in table.items():
-        if _PARAM.fullmatch(key) is None:
+        if not valid_parameter(key):
             table.problem(key, "is no name for a parameter (letters, digits and _ . -)")
         elif not _fits_json(value):
             table.problem(key, f"is {said(value)}; it must be what JSON can hold, numbers finite")

@@ -17,13 +17,22 @@ _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _EXTRAS = r"(?:\s*\[\s*(?:" + _NAME + r"(?:\s*,\s*" + _NAME + r")*)?\s*\])?"
 _RULE = r"(?:===|~=|==|!=|<=|>=|<|>)\s*[A-Za-z0-9.*+!_-]+"
 _RULES = r"(?:\s*\(?\s*" + _RULE + r"(?:\s*,\s*" + _RULE + r")*\s*,?\s*\)?)?"
-_MARKER = r"(?:\s*;\s*[A-Za-z0-9_.'\"<>=!~()+*, \-]+)?"
+_MARKER = r"(?:\s*;\s*(?P<marker>[A-Za-z0-9_.'\"<>=!~()+*, \-]+))?"
 _HASHES = r"(?:\s+--hash=(?:sha256|sha384|sha512):[0-9a-fA-F]{64,128})*"
 _BY_NAME = re.compile(_NAME + _EXTRAS + _RULES + _MARKER + _HASHES + r"\s*")
 _BY_ADDRESS = re.compile(
-    _NAME + _EXTRAS + r"\s*@\s*(?P<url>\S+)(?:\s+;\s*[^#]+)?" + _HASHES + r"\s*"
+    _NAME + _EXTRAS + r"\s*@\s*(?P<url>\S+)(?:\s+;\s*(?P<marker>[^#]+?))?" + _HASHES + r"\s*"
 )
 _SCHEMES = re.compile(r"(?:https?|git\+https?|git\+ssh)://(?P<rest>\S+)")
+_SIDE = re.compile(
+    r"""\s*(?:'[^']*'|"[^"]*"|(?:python_version|python_full_version|os_name|sys_platform"""
+    r"|platform_(?:release|system|version|machine|python_implementation)"
+    r"|implementation_(?:name|version)|extra"
+    # as these were called before
+    r"|os\.name|sys\.platform|platform\.(?:version|machine|python_implementation)"
+    r"|python_implementation)\b)"
+)
+_BETWEEN = re.compile(r"\s*(?:===|~=|==|!=|<=|>=|<|>|in\b|not\s+in\b)")
 LONGEST = 500
 MOST = 200
 
@@ -35,9 +44,14 @@ def problem_of(requirement: str) -> str | None:
         return "must be one package, as 'wandb' or 'gymnasium>=1.0'"
     if text.startswith("-"):
         return "is an option of pip; where packages come from is set on the host (PIP_INDEX_URL …)"
-    if _BY_NAME.fullmatch(text):
+    match = _BY_NAME.fullmatch(text) or _BY_ADDRESS.fullmatch(text)
+    if match is not None and match["marker"] is not None and not _is_marker(match["marker"]):
+        return (
+            "must be one package, and what stands behind ; a marker,"
+            " as 'tomli; python_version < \"3.11\"'"
+        )
+    if match is not None and match.re is _BY_NAME:
         return None
-    match = _BY_ADDRESS.fullmatch(text)
     if match is None:
         return "must be one package, as 'wandb', 'gymnasium>=1.0' or 'name @ https://…'"
     address = _SCHEMES.fullmatch(match["url"])
@@ -49,6 +63,32 @@ def problem_of(requirement: str) -> str | None:
     return None
 
 
+def _is_marker(text: str) -> bool:
+    """Whether pip can read a marker: comparisons, joined by `and` and `or`, and brackets."""
+    rest, depth, wanted = text.strip(), 0, True
+    while rest:
+        if wanted and rest[0] == "(":
+            depth, rest = depth + 1, rest[1:].lstrip()
+            continue
+        if wanted:
+            end = 0
+            for part in (_SIDE, _BETWEEN, _SIDE):
+                found = part.match(rest, end)
+                if found is None:
+                    return False
+                end = found.end()
+        elif rest[0] == ")" and depth:
+            depth, rest = depth - 1, rest[1:].lstrip()
+            continue
+        else:
+            found = re.match(r"(?:and|or)\b", rest)
+            if found is None:
+                return False
+            end = found.end()
+        rest, wanted = rest[end:].lstrip(), not wanted
+    return not wanted and depth == 0
+
+
 def without_secrets(requirement: str) -> str:
     """The requirement as a message may show it."""
     return re.sub(r"://[^/\s]*@", "://…@", requirement)
@@ -58,7 +98,8 @@ def lines_of(text: str) -> list[tuple[int, str]]:
     """(line, requirement) of a requirements file: without comments, continued lines joined."""
     found: list[tuple[int, str]] = []
     pending, begun = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
+    # editors of Windows put a mark before the first
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         whole = re.sub(r"(^|\s)#.*", "", line).rstrip()
         begun = begun or number
         if whole.endswith("\\"):

@@ -110,7 +110,9 @@ def _option(
     required = required and "default" not in told and name not in later
     spelled = str(place) if place else flag
     if action in ("append", "extend") or many in _MANY or (_is_count(many) and many != 1):
-        return _list(name, default, spelled, action == "append", required, shown)
+        added = str(action) if action != "store" else ""
+        sayable = not place and many == "*"
+        return _list(name, default, spelled, added, required, shown, sayable_empty=sayable)
     if isinstance(default, bool):
         return Option(name, default, _switch_word(kind, flag, place), shown, choices)
     if default is None or default is MISSING:
@@ -150,17 +152,22 @@ def _switch_word(kind: str | None, flag: str, place: int) -> str:
 
 
 def _list(
-    name: str, default: Any, spelled: str, repeated: bool, required: bool, shown: str
-) -> Option | Left:
+    name: str, default: Any, spelled: str, added: str, required: bool, shown: str,
+    *, sayable_empty: bool,
+) -> Option | Left:  # fmt: skip
+    """added: `append` or `extend`, whose values come on top of the default. sayable_empty: whether
+    the option without a value is an empty list; else the script would take its default.
+    """
     mark = "!" if required else "?"
-    if default is MISSING or default is None:
+    repeated = added == "append"
+    if default is MISSING or default is None or default == []:
         return Option(name, [], f"{spelled}{'*' if repeated else ''}{mark}", shown)
     if not isinstance(default, list):
         return Left(name, "its default is no list")
-    if repeated and default:
-        # argparse appends to the default, so saying it would double it
+    if added:
+        # argparse adds to the default, so saying it would double it
         return Left(name, "what is given is added to its default")
-    return Option(name, default, spelled + ("*?" if repeated else "?"), shown)
+    return Option(name, default, spelled + ("" if sayable_empty else "!"), shown)
 
 
 def _typed(default: Any, kind: str | None) -> Param | Any:

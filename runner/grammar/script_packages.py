@@ -110,3 +110,8 @@ def listed_in(text: str) -> dict[str, str]:
         if problem_of(line) is None and re.search(r"[<>=~@]", line):
             found[name] = line
     return found
+
+
+def has_version(line: str) -> bool:
+    """Whether a requirement says more than a package's name: which version, or from where."""
+    return re.search(r"[<>=~!@]", line.partition(";")[0]) is not None

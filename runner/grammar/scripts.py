@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import ast
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.errors import SpecError
+from runner.fields import is_plain_text, valid_parameter
 from runner.grammar.script_argparse import read_argparse
 from runner.grammar.script_classes import read_classes
 from runner.grammar.script_values import Left, Option, dotted, literal
+from runner.model import Param
 
 ReadModule = Callable[[str], "str | None"]
 """The text of a module of the project, by its dotted name; None for one that is none of it."""
@@ -84,6 +86,8 @@ def read_script(name: str, text: str, read: ReadModule) -> Script:
             if read(top) is None:
                 imports[top] = imports.get(top, False) or (needed and always[module])
     kind, options, left, hydra = _options(everything)
+    options, unsaid = _sayable(options)
+    left = [*left, *unsaid]
     texts = {
         node.value
         for tree in everything.values()
@@ -104,6 +108,25 @@ def read_script(name: str, text: str, read: ReadModule) -> Script:
         outside=tuple(_outside(tree)),
         old_gymnasium="gymnasium" in imports and bool(texts & {"final_info", "final_observation"}),
     )
+
+
+def _sayable(options: Sequence[Option]) -> tuple[list[Option], list[Left]]:
+    """Those that a job file can hold, and the rest."""
+    kept, left = [], []
+    for each in options:
+        if not valid_parameter(each.name):
+            left.append(Left(each.name, "its name is none that a parameter can have"))
+        elif not all(is_plain_text(text) for text in _texts(each.default)):
+            left.append(Left(each.name, "its default is a text that no command line can hold"))
+        else:
+            kept.append(each)
+    return kept, left
+
+
+def _texts(default: Param) -> Iterator[str]:
+    yield from (text for text in [default] if isinstance(text, str))
+    if isinstance(default, list):
+        yield from (text for text in default if isinstance(text, str))
 
 
 def _parse(name: str, text: str) -> ast.Module:

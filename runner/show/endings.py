@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from runner import states
 from runner.app.results import RunOnHost
 from runner.show.advice import Advice, Reason, advise, gc, listed, said
-from runner.show.readings import repeated
+from runner.show.readings import elapsed_s, repeated
 from runner.show.units import ago, duration
 from runner.wire import is_number
 
@@ -59,7 +59,7 @@ def _done(run: RunOnHost, clock: float) -> str:
     status = run.status
     text = "DONE"
     if status.started_at is not None and status.ended_at is not None:
-        text += f" after {duration(status.ended_at - status.started_at)}"
+        text += f" after {duration(elapsed_s(run, clock))}"
     if status.step is not None:
         text += f" at step {status.step:,}"
     if status.ended_at is not None:
@@ -141,6 +141,8 @@ def _next(run: RunOnHost, facts: WhyFacts, kind: str) -> tuple[Advice, ...]:
     if kind in ("exit", "signal"):
         rank = ["--rank", str(facts.log_rank)] if facts.log_rank else []
         look = advise("all of its last words:", "tail", run.id, *rank, "-n", "100", **ours)
+        if run.contact.state == "ok" and not any(line.strip() for line in facts.log):
+            look = ()  # it printed nothing
         text = "mend the code and submit it anew; or, were it not the code, go on:"
         return look + (_again(run, text, "fork") if run.status.checkpoints else ())
     if kind == "nan":

@@ -42,9 +42,22 @@ def chosen_lines(curves: Sequence[Curve]) -> list[Line]:
     """The curves that have something to draw. Raises NotFound when none has."""
     lines = [line for line in map(_line, curves) if line.points]
     if not lines:
-        names = ", ".join(curve.run for curve in curves) or "these runs"
-        raise NotFound(f"{names}: no metric to draw yet")
+        raise _nothing(curves)
     return lines
+
+
+def _nothing(curves: Sequence[Curve]) -> NotFound:
+    """Why there is nothing to draw, and where an ended run's own event files can be seen."""
+    names = ", ".join(curve.run for curve in curves) or "these runs"
+    if not curves or not all(curve.ended for curve in curves):
+        return NotFound(f"{names}: no metric to draw yet")
+    wanted = sorted({c.metric for c in curves if c.metric}) or KNOWN_METRICS
+    it = "it" if len(curves) == 1 else "they"
+    return NotFound(
+        f"{names}: ended, and wrote no progress line with {', '.join(wanted)}",
+        f"TensorBoard event files that {it} wrote to $RUNNER_LOGS or runs/ can be seen:",
+        *[f"  runner tensorboard host={host}" for host in sorted({c.host for c in curves})],
+    )
 
 
 def _line(curve: Curve) -> Line:

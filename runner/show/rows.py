@@ -109,10 +109,14 @@ def _group_rows(group: Sequence[RunOnHost], now: float, everyone: bool) -> list[
 
 
 def differing(group: Sequence[RunOnHost]) -> tuple[str, ...]:
-    """Names of the parameters that are not the same in all runs of a sweep."""
-    tables = [run.status.params for run in group]
+    """Names of the parameters, and `image`, that are not the same in all runs of a sweep."""
+    tables = [_chosen(run.status) for run in group]
     names = dict.fromkeys(name for table in tables for name in table)
     return tuple(name for name in names if len({repr(table.get(name)) for table in tables}) > 1)
+
+
+def _chosen(status: RunStatus) -> dict[str, Any]:
+    return {"image": status.image, **status.params}
 
 
 def shortened(group: Sequence[RunOnHost]) -> list[RunOnHost]:
@@ -152,10 +156,10 @@ def _row(
 
 def _swept(status: RunStatus, differs: Sequence[str], member: bool) -> list[str]:
     """What tells a run of a sweep from the others: `seed=1 lr=0.001`, or its command."""
-    if member and not status.job:
-        return [shlex.join(status.argv)] if status.argv else []
-    words = [f"{name}={status.params[name]}" for name in differs if name in status.params]
-    return [" ".join(words)] if words else []
+    chosen = _chosen(status)
+    words = [f"{name}={chosen[name]}" for name in differs if chosen.get(name) is not None]
+    command = [shlex.join(status.argv)] if member and not status.job and status.argv else []
+    return [*([" ".join(words)] if words else []), *command]
 
 
 def _holds_gpus(status: RunStatus) -> bool:
@@ -210,6 +214,6 @@ def ending_line(run: RunOnHost, paint: Paint | None = None) -> str:
     word = states.shown(status.state, status.outcome)
     facts = [cause_text(status)] if cause_text(status) else []
     if status.started_at is not None and status.ended_at is not None:
-        facts.append(f"after {duration(status.ended_at - status.started_at)}")
+        facts.append(f"after {duration(elapsed_s(run, status.ended_at))}")
     shown = (paint or Paint())(escaped(word), COLOURS.get(word))
     return f"{escaped(run.id)}  {shown}  {escaped(', '.join(facts))}".rstrip()

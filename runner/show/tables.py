@@ -35,7 +35,9 @@ def run_space_rows(found: SpaceListing, *, everyone: bool = False) -> tuple[Rows
 def _note(run: RunSpace) -> str:
     if run.state != states.ENDED:
         return run.state
-    return "pulled" if run.pulled else "not pulled"
+    if run.pulled:
+        return "pulled"
+    return "not pulled" if run.begun else "never started"
 
 
 def host_space_rows(found: SpaceListing) -> tuple[Rows, tuple[int, ...]]:

@@ -580,6 +580,23 @@ def test_a_reproduction_in_another_image_is_refused(worker: LocalWorker) -> None
         config.write_bytes(before)
 
 
+def test_a_reproduction_in_a_pin_that_is_made_of_another_base_now_is_refused(
+    worker: LocalWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ended(worker)
+    spec = worker.run_folder(source) / "spec.json"
+    assert read(spec)["worker_image_id"] is None  # this machine's own Python is no image
+    one, other = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+    spec.write_text(json.dumps({**read(spec), "worker_image_id": one}))
+    config = tmp_path / "worker.json"  # as a worker in a container has it
+    known = read(worker.workspace / ".runner/worker.json")
+    config.write_text(json.dumps({**known, "image": {"pin": None, "id": other}}))
+    monkeypatch.setenv("RUNNER_WORKER_CONFIG", str(config))
+    with pytest.raises(WrongState, match="made of sha256:1+; .* sha256:2+ now"):
+        reproduce(worker, source)
+    assert runs_from(worker, source) == set()
+
+
 # exactly once
 
 

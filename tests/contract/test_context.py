@@ -10,7 +10,7 @@ import pytest
 
 from runner.app import context, runs, space, status, submit
 from runner.cli import main
-from runner.errors import NotFound, SpecError, WorkerError
+from runner.errors import NotFound, ProvisionError, SpecError, Unreachable, WorkerError
 from runner.spec import parse_submit
 from tests.helpers.local_worker import LocalWorker, Notes
 from tests.helpers.many_hosts import ManyHosts, many_here
@@ -48,10 +48,12 @@ def test_what_a_worker_tells_is_remembered(local_worker: LocalWorker) -> None:
             context.seen_one(ctx, worker, "cmd-other", rows)
     assert found is not None
     assert (found.contact.state, found.pulled) == ("ok", False)
-    before = context.last_seen(ctx, run, "gone")
+    before = context.last_seen(ctx, run, Unreachable("gone"))
     assert before is not None
     assert before.status == found.status
     assert (before.contact.state, before.contact.error) == ("unreachable", "gone")
+    there = context.last_seen(ctx, run, ProvisionError("its container is gone"))
+    assert there is not None and there.contact.state == "no-worker"
     assert context.last_seen(ctx, "cmd-nope") is None
 
 

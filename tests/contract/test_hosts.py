@@ -114,18 +114,46 @@ def test_without_a_terminal_nothing_is_written_and_the_command_is_told(
     command = f"  runner host add gpu1 rig-gpu --jump rig-login --fingerprint {told}"
     assert caught.value.status == 3 and command in caught.value.advice
     assert written(me) == []
-    path = hosts.add(ctx, "gpu1", "rig-gpu", "rig-login", told, None)
+    path = hosts.add(ctx, "gpu1", "rig-gpu", "rig-login", [told], None)
     assert tomllib.loads(path.read_text())["host_key"] == rig.gpu.host_key
 
 
 def test_an_unknown_jump_without_a_terminal_is_told_too(
     me: Operator, ctx: Context, rig: Rig
 ) -> None:
-    me.trust(rig.gpu)
-    with pytest.raises(HostKeyError) as caught:
-        hosts.add(ctx, "gpu1", "rig-gpu", None, fingerprint(rig.gpu), None)
-    assert "  ssh rig-login" in caught.value.advice
-    assert fingerprint(rig.login) in "\n".join(caught.value.advice)
+    """Each refusal tells the command that goes one hop further."""
+    me.trust()
+    command = ["  runner host add gpu1 rig-gpu"]
+    for hop in (rig.login, rig.gpu):
+        with pytest.raises(HostKeyError) as caught:
+            told = command[0].split(" --fingerprint ")[1:]
+            hosts.add(ctx, "gpu1", "rig-gpu", None, told, None)
+        assert caught.value.message.endswith("the host key is not known; nothing was written")
+        command[0] += f" --fingerprint {fingerprint(hop)}"
+        assert command[0] in caught.value.advice and written(me) == []
+    keys = [fingerprint(rig.gpu), fingerprint(rig.login)]  # in whatever order
+    path = hosts.add(ctx, "gpu1", "rig-gpu", None, keys, None)
+    found = tomllib.loads(path.read_text())
+    assert (found["jump_key"], found["host_key"]) == (rig.login.host_key, rig.gpu.host_key)
+    assert me.known_hosts.read_bytes() == b""
+
+
+def test_a_jumps_fingerprint_does_not_accept_the_host_and_none_is_left_over(
+    me: Operator, ctx: Context, rig: Rig
+) -> None:
+    login, gpu, plain = map(fingerprint, (rig.login, rig.gpu, rig.plain))
+    me.trust(rig.login, rig.gpu)
+    hosts.add(ctx, "known", "rig-gpu", None, [login, gpu, gpu], None)
+    for told, says in (
+        ([login, plain], "gpu1: its key is not the one you were told"),
+        ([login, gpu, plain], f"gpu1: no machine on the way has the key {plain}"),
+    ):
+        for known in (True, False):
+            me.trust(*([rig.login, rig.gpu] if known else []))
+            with pytest.raises(HostKeyError) as caught:
+                hosts.add(ctx, "gpu1", "rig-gpu", None, told, None)
+            assert caught.value.message.startswith(says)
+    assert written(me) == ["known.toml"]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -135,9 +163,9 @@ def test_a_given_fingerprint_that_is_wrong_writes_nothing(
     if not known:
         me.trust()
     with pytest.raises(HostKeyError, match="not the one you were told"):
-        hosts.add(ctx, "a", "rig-plain", None, fingerprint(rig.gpu), None)
+        hosts.add(ctx, "a", "rig-plain", None, [fingerprint(rig.gpu)], None)
     with pytest.raises(SpecError, match="not a fingerprint"):
-        hosts.add(ctx, "a", "rig-plain", None, "SHA256:short", None)
+        hosts.add(ctx, "a", "rig-plain", None, ["SHA256:short"], None)
     assert written(me) == []
 
 

@@ -178,6 +178,18 @@ def test_what_could_not_be_read_is_said(worker: LocalWorker) -> None:
     assert "mystery_kit" in said.err and "clicky.py:2 writes to '/tmp/x'" in said.err
     job = read_job(worker.ctx.project, "clicky")
     assert (job.how, dict(job.params), job.requirements) == ("none", {}, ("click",))
+    notes = add_job(worker.project, "clicky.py", "other").notes
+    assert "setup   click; yours to set: the version of click" in notes
+    told = "\n".join(notes)
+    assert 'pass = "flags" and [params]' in told and "-- python FILE --NAME VALUE" in told
+
+
+def test_a_version_of_the_projects_own_list_is_not_asked_for(worker: LocalWorker) -> None:
+    worker.file("requirements.txt", "tyro==1.0.1\n")
+    worker.file("t.py", "import tyro\nprint('charts/episodic_return')\n")
+    assert "setup   tyro==1.0.1" in add_job(worker.project, "t.py", None).notes
+    text = (worker.ctx.project.root / "agents" / "t.toml").read_text()
+    assert "ps and plot read no event files" in text
 
 
 def test_nothing_is_overwritten_unasked(worker: LocalWorker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ from runner.app import cancel, pull, space
 from runner.app.runs import RunRef
 from runner.errors import Conflict, ProvisionError, SpecError
 from tests.helpers.fetched import fetch_wheels
+from tests.helpers.local_worker import read
 from tests.helpers.venv_world import VenvWorld
 from tests.helpers.wait import wait_for
 from tests.rig.hosts import RigHost
@@ -106,7 +108,9 @@ def test_made_found_used_and_taken_away_without_a_trace(world: VenvWorld) -> Non
     assert not list(world.rig_host.tmp.glob("runner-*"))
     with pytest.raises(ProvisionError, match="there is no worker there yet"):
         world.submit("true")
+    assert world.ctx.store.record(run) is not None
     down = world.down(purge=True)
+    assert world.ctx.store.records() == []  # what is nowhere any more is not listed
     assert down.removed == ("workspace",)
     assert world.tree() == before
 
@@ -156,6 +160,39 @@ def test_what_is_killed_comes_back_and_its_runs_go_on(world: VenvWorld) -> None:
     removed = space.collect(world.ctx, "box")
     assert [what for what, *_ in removed.items if what.startswith("venvs/")] == [f"venvs/{old[0]}"]
     assert old[0] not in world.environments() and world.is_one_worker()
+
+
+def test_an_environment_that_lost_its_python_is_told_of_and_mended(world: VenvWorld) -> None:
+    worker = world.provision().worker
+    (old,) = world.environments()
+    held = world.submit("python", "-c", ONCE)
+    world.until_logged(held, "attempt 1")
+    go = world.workspace / "go"
+    before = world.submit("sh", "-c", f"until [ -e {go} ]; do sleep 0.1; done")
+    queued = world.submit("python", "-c", TELL)
+    python = world.runners / "venvs" / old / "bin/python3"
+    python.unlink()
+    python.symlink_to("/opt/gone/python3")
+    go.touch()
+    wait_for(lambda: world.state(queued)["state"] == "ended", 30, "the end of what waited")
+    ended = read(world.workspace / "runs" / queued / "attempts/1/exit.json")
+    lost = "image small has lost its Python: /opt/gone/python3 is gone; provision it again"
+    assert ended["cause"]["text"].endswith(lost), ended
+    assert world.state(before)["outcome"] == "done"
+    mended = world.provision()
+    assert mended.changed and mended.worker == worker
+    (new,) = [name for name in world.environments() if name != old]
+    run = world.submit("python", "-c", TELL)
+    assert world.wait(run)["outcome"] == "done" and new in world.log(run)
+    assert world.state(held)["state"] == "running"  # in what is left of the other
+    # half-made, by one who was killed: also where nothing is to be made
+    half = world.runners / "venvs/half/tmp"
+    half.mkdir(parents=True)
+    for each in (half, half.parent):
+        os.chown(each, world.rig_host.spec.uid, world.rig_host.spec.uid)
+    assert not world.provision().changed
+    assert world.environments() == sorted([old, new])
+    assert "removed    1 environment that nobody uses" in world.report.text
 
 
 def test_an_odd_home_a_chatty_shell_and_a_start_at_boot(
@@ -220,6 +257,21 @@ def test_what_keeps_an_environment_from_being_made_is_told_in_a_line(world: Venv
     world.write('network = "none"\n')
     with pytest.raises(SpecError, match='network is "none"; a venv has the machine\'s own'):
         world.provision()
+    slow = world.home / "slow"
+    slow.write_text("#!/bin/sh\nsleep 600\n")
+    slow.chmod(0o755)
+    world.write(f'python = "{slow}"\n')
+    with pytest.raises(ProvisionError, match=f"box: {slow} does not answer within 10 s"):
+        world.provision()
+    wait_for(lambda: not world.mine(), 5, "the end of what was asked")
+    slow.unlink()
+    shutil.rmtree(world.home / ".local")
+    before = world.tree()
+    world.write(workspace="/root/x")
+    with pytest.raises(ProvisionError, match="box: its workspace /root/x cannot be made") as caught:
+        world.provision()
+    assert "Permission denied" in caught.value.advice[0]
+    assert world.tree() == before
     world.write(workspace="~")
     with pytest.raises((ProvisionError, SpecError), match="workspace"):
         world.provision()

@@ -6,6 +6,7 @@ The sshd, the TensorBoard and the command line are the real ones.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import pty
@@ -21,6 +22,7 @@ import venv
 from collections.abc import Callable, Iterator
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import control
 import paths
@@ -29,10 +31,10 @@ import processes
 import pytest
 import sockets
 
-from runner.app import forwarding
+from runner.app import forwarding, logins
 from runner.carriers import worker_login
 from runner.endpoint import Request
-from runner.errors import RunnerError
+from runner.errors import RunnerError, WorkerError
 from tests.helpers.local_worker import LocalWorker
 from tests.helpers.wait import stays, wait_for
 from tests.rig.gpus import FakeGpus, place_tool
@@ -166,6 +168,26 @@ def test_tensorboard_is_seen_by_two_at_once_and_no_port_is_open_for_it(
     assert (clients[0].returncode, said) == (130, "")
 
 
+def test_tensorboard_shows_what_a_script_wrote_beside_itself(
+    worker: LocalWorker, begin: Begin
+) -> None:
+    writers: Any = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    protos: Any = pytest.importorskip("tensorboard.compat.proto.event_pb2")
+    for folder in ("logs/mine-b2x7m", "code/mine-b2x7m/runs/exp__1"):
+        writer = writers.EventFileWriter(str(worker.workspace / folder))
+        summary = protos.Event().summary.__class__()
+        summary.value.add(tag="charts/episodic_return", simple_value=1.0)
+        writer.add_event(protos.Event(step=1, wall_time=1.0, summary=summary))
+        writer.close()
+    url = url_of(begin("tensorboard"))
+
+    def are_both_shown() -> bool:
+        with urllib.request.urlopen(url + "data/runs", timeout=20) as answer:
+            return sorted(json.load(answer)) == ["mine-b2x7m", "mine-b2x7m.runs/exp__1"]
+
+    wait_for(are_both_shown, 60, "both runs in TensorBoard", step_s=0.5)
+
+
 def listening(pid: int) -> list[str]:
     """TCP ports on which a process listens."""
     inodes = set()
@@ -273,10 +295,13 @@ def test_what_keeps_a_service_from_starting_is_told_and_stop_ends_it(
     in_the_way.rmdir()
     client = begin("tensorboard")
     assert answers(url_of(client))
-    client.kill()
     pid = control.ask(workspace(worker), "getProcessInfo", "tensorboard")["pid"]
+    # also while somebody watches, whose command ends with it
     assert run(worker, "tensorboard", "--stop").returncode == 0
     assert not processes.living([pid])
+    assert client.wait(20) == 4
+    assert control.was_stopped(workspace(worker), "tensorboard")
+    assert answers(url_of(begin("tensorboard")))
 
 
 def test_who_does_not_read_takes_little_memory_and_holds_up_nobody(worker: LocalWorker) -> None:
@@ -501,6 +526,16 @@ def test_a_shell_is_a_login_shell_on_a_terminal(worker: LocalWorker) -> None:
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 4, said
     assert b"tty=/dev/pts/" in said and f"42 [{worker.workspace}]".encode() in said
+
+
+def test_where_there_is_no_terminal_a_shell_says_so_and_a_command_goes(tmp_path: Path) -> None:
+    login = worker_login.Login("box", "u", "runner-box", tmp_path, tmp_path, ("x",))
+    assert logins.has_terminal(login, [], wanted=True)
+    none = dataclasses.replace(login, no_terminal="/dev/pts is odd")
+    assert not logins.has_terminal(none, ["ls"], wanted=True)
+    assert not logins.has_terminal(none, [], wanted=False)
+    with pytest.raises(WorkerError, match="box: a shell has no terminal there: /dev/pts is odd"):
+        logins.has_terminal(none, [], wanted=True)
 
 
 def test_odd_paths_are_quoted_and_what_ssh_cannot_read_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -118,6 +119,28 @@ def test_a_package_that_is_nowhere_is_named(local_worker: LocalWorker, links: Pa
     assert b"small.VERSION" not in local_worker.log(run)
 
 
+def test_pip_that_is_killed_is_told_by_its_signal(
+    local_worker: LocalWorker, links: Path, tmp_path: Path
+) -> None:
+    held = tmp_path / "held"
+    held.touch()
+    make_held_sdist(links, "small", "2.0", held)
+    job(local_worker, "small==2.0")
+    run = begin(local_worker, links)
+    wait_for(held.with_suffix(".at").exists, LIMIT_S, "pip to build")
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"pip" in words and str(local_worker.workspace).encode() in words[0]:
+            os.kill(int(path.parent.name), signal.SIGKILL)
+    cause = local_worker.wait(run, LIMIT_S).status.cause
+    held.unlink()
+    assert cause is not None
+    assert cause["text"].endswith("requirements: pip was ended by signal 9 (SIGKILL)"), cause
+
+
 def test_half_of_one_is_never_used(local_worker: LocalWorker, links: Path, tmp_path: Path) -> None:
     job(local_worker, "small==1.0")
     assert local_worker.wait(begin(local_worker, links), LIMIT_S).status.outcome == "done"
@@ -187,6 +210,11 @@ def test_a_list_in_a_file_and_what_is_refused_before_anything(
         begin(local_worker, links)
     local_worker.file("needs.txt", "# ours\nsmall==1.0\n")
     assert read_job(local_worker.ctx.project, "show").requirements == ("small==1.0",)
+    local_worker.file("needs.txt", "\ufeffsmall==1.0\r\n")
+    assert read_job(local_worker.ctx.project, "show").requirements == ("small==1.0",)
+    local_worker.file("needs.txt", "small==1.0\nsix; import os\n")
+    with pytest.raises(SpecError, match=r"needs\.txt:2: 'six; import os' must be one package"):
+        begin(local_worker, links)
     local_worker.file("needs.txt", "small==1.0\n--extra-index-url https://x\n")
     with pytest.raises(SpecError, match=r"needs\.txt:2: '--extra-index-url"):
         begin(local_worker, links)
@@ -250,6 +278,19 @@ def test_what_stays_as_the_base_has_it() -> None:
             "  │ exit code: 1\n  ╰─> [2 lines of output]\n      ValueError: no compiler\n"
             "      [end of output]\n  \n  note: This error originates from a subprocess\n",
             "old==1.0 cannot be built: ValueError: no compiler",
+        ),
+        (
+            "ERROR: Cannot install\n\nThe conflict is caused by:\n"
+            "    The user requested torch==1.0\n"
+            "    The user requested (constraint) click<=2.14.1\n\nTo fix this\n",
+            "asked for: torch==1.0; pip's own settings there (PIP_CONSTRAINT, pip.conf) say"
+            " click<=2.14.1",
+        ),
+        (
+            "Collecting six\nERROR: Exception:\nTraceback (most recent call last):\n"
+            '  File "/x/pip/req.py", line 3, in parse\n    parse(text)\n'
+            "pip._vendor.InvalidRequirement: Expected a marker\n    six; import os\n         ^\n",
+            "pip._vendor.InvalidRequirement: Expected a marker",
         ),
         ("", "it said nothing"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import stat
 import subprocess
@@ -109,3 +110,25 @@ def test_a_profile_is_made_where_there_is_none(workspace: Workspace) -> None:
     (home / ".profile").write_text("mine")
     sshd.make_profile(workspace.home)
     assert (home / ".profile").read_text() == "mine"
+
+
+def test_a_terminal_that_sshd_could_not_give_away_is_known_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main, side = os.openpty()
+    given = os.fstat(side).st_gid
+    os.close(main)
+    os.close(side)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "getegid", lambda: 1000)
+    monkeypatch.setattr(os, "getgroups", lambda: [1000])
+
+    def is_tty(gid: int) -> None:
+        monkeypatch.setattr(grp, "getgrnam", lambda name: grp.struct_group((name, "", gid, [])))
+
+    is_tty(given)
+    assert sshd.no_terminal() is None
+    is_tty(given + 1)
+    assert f"/dev/pts is mounted without gid={given + 1}" in str(sshd.no_terminal())
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert sshd.no_terminal() is None

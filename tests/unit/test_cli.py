@@ -124,6 +124,8 @@ def test_the_commands_are_those_of_this_version(capsys: Capture) -> None:
     ("argv", "first", "advice"),
     [
         (["sumbit"], "sumbit is no command (did you mean submit?)", "runner --help"),
+        (["ssh"], "ssh is no command (did you mean shell or ssh-config?)", "runner --help"),
+        (["host", "ssh"], "ssh is no command", "runner host --help"),
         (["top"], "top is not in this version yet", "runner --help"),
         (["\x1b[2J"], "'\\x1b[2J' is no command", "runner --help"),
         (["host", "ad"], "ad is no command (did you mean add?)", "runner host --help"),
@@ -135,6 +137,7 @@ def test_the_commands_are_those_of_this_version(capsys: Capture) -> None:
             "--tial is no option of runner submit (did you mean --tail?)",
             "runner submit --help",
         ),
+        (["submit", "--foo"], "--foo is no option of runner submit", "runner submit --help"),
         (["tail", "--rank", "x"], "--rank: 'x' is not a valid integer range", "runner tail --help"),
         (["tail", "a", "b"], "got unexpected extra argument (b)", "runner tail --help"),
         (["cancel"], "cancel needs RUN: an id, name:TEXT or tag:TEXT", "runner ps"),
@@ -484,7 +487,7 @@ def test_host_add_asks_nobody_without_a_terminal(
     fake("hosts", add=add)
     monkeypatch.setattr(sys, "stdin", open("/dev/null"))  # noqa: SIM115
     assert main(["host", "add", "gpu1", "me@gpu1", "--jump", "login"]) == 0
-    assert asked[0][1:] == ("gpu1", "me@gpu1", "login", None, None)
+    assert asked[0][1:] == ("gpu1", "me@gpu1", "login", (), None)
     sys.stdin.close()
 
 

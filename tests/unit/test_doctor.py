@@ -37,6 +37,7 @@ PIN = ImagePin(
 )
 OLD = ImagePin("torch-2.6-cu118", "base:2", "2.6.0", "11.8", "450.80.02", ("3.7", "8.0", "8.6"))
 NEW = ImagePin("torch-2.7", "base:3", "2.7.0", "12.8", "525.60.13", ("8.0", "9.0", "10.0", "12.0"))
+VENV_PIN = dataclasses.replace(PIN, pip=("torch==2.6.0",))
 PINS = {pin.name: pin for pin in (PIN, OLD)}
 HOST = Host("gpu1", ssh="drl@10.20.0.7")
 VENV = dataclasses.replace(HOST, runtime="venv")
@@ -168,7 +169,7 @@ def seen(
     text = "".join(f"\n{CUT} {name}\n{body}" for name, body in parts.items())
     answer = parse_answer(text, CUT, host)
     given: dict[str, Any] = {
-        "pin": PIN,
+        "pin": VENV_PIN if host.runtime == "venv" else PIN,
         "pins": PINS,
         "here": Here(keys=(GOOD_KEY,)),
         "parts": answer.parts,
@@ -275,6 +276,10 @@ WRONG: list[tuple[str, str, str, str, Seen]] = [
      seen({**NO_CARDS, "nvidia": "there\n" + NVML, "nvidia-old": NVML}, told={"seen": 0})),
     ("nvidia-smi", FAULT, "no driver is loaded", "modprobe nvidia",
      seen({**NO_CARDS, "nvidia": "there\n" + NOT_LOADED, "nvidia-old": NOT_LOADED})),
+    ("nvidia-smi", FAULT, "exits 9 without a word", "", seen({**NO_CARDS, "nvidia": "there\n"})),
+    ("cards", NOTE, "nvidia-smi names none", 'gpus = "none"',
+     seen({"nvidia": "there\nNo devices were found\n", "nvidia-list": "", "gpu-modes": "",
+           "gpu-health": ""}, told={"seen": 0})),
     ("nvidia-smi", FAULT, "does not answer within 5 s", "Xid",
      seen({"nvidia-hangs": "", "nvidia": "", "nvidia-status": None})),
     ("gpu-health", FAULT, "GPU 1 is ill: nvidia-smi says [GPU requires reset]", "--gpu-reset -i 1",
@@ -382,9 +387,16 @@ WRONG: list[tuple[str, str, str, str, Seen]] = [
      seen({PYTHON: None}, host=dataclasses.replace(VENV, python="/opt/python"))),
     ("python", FAULT, "/opt/python does not run there", "python =",
      seen({PYTHON: "oh\n"}, host=dataclasses.replace(VENV, python="/opt/python"))),
+    ("python", FAULT, "/opt/python does not answer within 10 s", "python =",
+     seen({PYTHON: None, "python /opt/python": "", "python-silent /opt/python": ""},
+          host=dataclasses.replace(VENV, python="/opt/python"))),
+    ("terminal", NOTE, "/dev/pts is mounted without gid=", "remount,gid=5",
+     seen({"mounts": HEALTHY["mounts"] + "devpts /dev/pts devpts rw,mode=600 0 0\n"}, host=VENV)),
     ("python", FAULT, "python3 is 3.8.10", "newer", seen({PYTHON: python("3.8.10")}, host=VENV)),
     ("venv-module", FAULT, "ensurepip", "apt install python3-venv",
      seen({PYTHON: python(venv=False)}, host=VENV)),
+    ("venv-pin", FAULT, "torch-2.6 has no list `pip`", "pip = [",
+     seen(host=VENV, pin=PIN)),
     ("linger", FAULT, "KillUserProcesses", "loginctl enable-linger",
      seen({"boot": "cron-line\nLinger=no\nKillUserProcesses=yes\n"}, host=VENV)),
     ("at-boot", NOTE, "next contact", "--at-boot", seen({"boot": "Linger=no\n"}, host=VENV)),

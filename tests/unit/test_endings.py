@@ -71,6 +71,11 @@ def test_a_plain_exit_shows_the_last_lines_and_where_to_look() -> None:
     assert found[-1] == "  runner fork dqn-7k3fa"
 
 
+@pytest.mark.parametrize("log", [(), ("", " ")])
+def test_of_a_run_that_printed_nothing_no_last_words_are_offered(log: tuple[str, ...]) -> None:
+    assert not any("tail" in line for line in failed("exit", WhyFacts(log=log)))
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "commands"),
     [

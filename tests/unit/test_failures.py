@@ -17,8 +17,8 @@ NO_RIGHT = (
     ("said", "word"),
     [
         ("Error: No such container: runner-1000-1a2b3c4d", "no worker"),
-        ("Error response from daemon: Container 12 is not running", "no worker"),
-        ("Error response from daemon: Container 12 is restarting, wait", "no worker"),
+        ("Error response from daemon: Container 12 is not running", "container does not run"),
+        ("Error response from daemon: Container 12 is restarting, wait", "container does not run"),
         (NO_RIGHT, "may not use Docker"),
         ("Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?", "run"),
         ("sh: 1: exec: docker: not found", "no Docker"),

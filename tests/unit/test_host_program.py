@@ -38,8 +38,9 @@ def test_a_refusal_has_its_kind_and_words(session: Session, tmp_path: Path) -> N
     more = {"pin": "p", "default": True, "record": {}, "anew": False}
     with pytest.raises(host_program.Refusal) as caught:
         run(session, "venv_make", workspace=str(workspace), **request, **more)
-    assert caught.value.kind == "os"
+    assert caught.value.kind == "workspace"
     assert str(workspace) in caught.value.said[0]
+    assert list(tmp_path.iterdir()) == [workspace]
 
 
 def test_one_that_breaks_off_is_told_in_a_line(session: Session) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from runner.app.reports import (
     CancelReport,
+    DownReport,
     PullReport,
     RankStack,
     StackReport,
@@ -399,3 +400,11 @@ def test_ranks_bytes_are_exact_in_a_pipe() -> None:
     write(1, 2, b"a\rb\n")
     finish()
     assert raw.getvalue() == b"0| \x1b]0;x\x07\xff\r\n1| a\rb\n0| \x00\n"
+
+
+def test_what_a_purge_of_one_image_leaves_is_not_said_to_be_gone() -> None:
+    for image, what in ((None, "workspace and images are gone"), ("other", "its images are gone")):
+        text = io.StringIO()
+        out = Output(out=text, err=io.StringIO())
+        out.taken_down(DownReport("gpu1", ("a",), True, 5, image=image))
+        assert what in text.getvalue()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,6 +69,16 @@ def test_the_metric_is_the_jobs_choice_else_the_best_known_one_anywhere() -> Non
 def test_nothing_to_draw_is_not_found() -> None:
     with pytest.raises(NotFound, match="a, b: no metric to draw yet"):
         draw([curve("a"), curve("b", (1, {"x": 2.0}))])
+
+
+def test_of_ended_runs_it_says_where_their_own_files_can_be_seen() -> None:
+    ended = [dataclasses.replace(curve(run, metric="m"), ended=True) for run in ("a", "b")]
+    with pytest.raises(NotFound) as caught:
+        draw(ended)
+    assert caught.value.message == "a, b: ended, and wrote no progress line with m"
+    assert caught.value.advice[1:] == ("  runner tensorboard host=gpu1",)
+    with pytest.raises(NotFound, match="no metric to draw yet"):
+        draw([*ended, curve("c")])
 
 
 def test_names_are_escaped() -> None:

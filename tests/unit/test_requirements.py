@@ -26,6 +26,11 @@ HASH = "--hash=sha256:" + "0a" * 32
         "minigrid @ https://host.example/minigrid-1.0-py3-none-any.whl",
         "x @ git+https://host.example/x.git@v1#subdirectory=y",
         "x @ git+ssh://git@host.example/x.git",
+        'x @ https://host.example/x.whl ; os_name == "posix"',
+        "six; import_name in 'a'".replace("import_name", "sys_platform"),
+        "six;(python_version<'3' or os_name not in \"nt, os2\") and 'x' == extra",
+        "six; sys.platform == 'linux'and(python_implementation<'x')",
+        "six; python_full_version ~= '3.11.2' and platform_machine != ''",
     ],
 )
 def test_what_may_be_asked_for(good: str) -> None:
@@ -45,6 +50,14 @@ def test_what_may_be_asked_for(good: str) -> None:
         ("wandb --index-url=https://x", "one package"),
         ("wandb requests", "one package"),
         ("wandb; rm -rf /", "one package"),
+        ("six; import os", "behind ; a marker"),
+        ("six; python_version", "behind ; a marker"),
+        ("six; python_version < 3", "behind ; a marker"),
+        ("six; python_version < '3' and", "behind ; a marker"),
+        ("six; (python_version < '3'", "behind ; a marker"),
+        ("six; python < '3'", "behind ; a marker"),
+        ("six; python_version < '3\"", "behind ; a marker"),
+        ("x @ https://host.example/x.whl ; import os", "behind ; a marker"),
         ("a\nb", "one package"),
         ("wandb==", "one package"),
         ("x" * 501, "one package"),
@@ -59,6 +72,10 @@ def test_what_may_not(bad: str, says: str) -> None:
     found = problem_of(bad)
     assert found is not None and says in found
     assert "secret" not in without_secrets(bad)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name() -> None:
+    assert lines_of("\ufeffsix\nclick\n") == [(1, "six"), (2, "click")]
 
 
 def test_lines_of_a_file() -> None:

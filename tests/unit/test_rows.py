@@ -89,6 +89,14 @@ def test_members_with_names_of_their_own_keep_them() -> None:
     assert [line.split()[-1] for line in lines[2:]] == ["a", "b"]
 
 
+def test_images_tell_the_members_of_a_sweep_apart() -> None:
+    runs = [
+        run(f"dqn-9x2mp.{n}", "queued", sweep="dqn-9x2mp", submitted_at=NOW, image=name)
+        for n, name in enumerate(("one", "two"), start=1)
+    ]
+    assert [line.split()[-1] for line in shown(*runs)[2:]] == ["image=one", "image=two"]
+
+
 def test_of_a_large_sweep_only_what_lives_or_failed_has_a_line() -> None:
     runs = sweep(30)
     runs[3] = run("dqn-9x2mp.4", "running", sweep="dqn-9x2mp")

@@ -61,6 +61,7 @@ ARGPARSE = """
                            const=True)
         group.add_argument("--naive", type=bool, default=True)
         group.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+        group.add_argument("--layers", type=int, nargs="*", default=[8])
         group.add_argument("--tag", action="append")
         group.add_argument("--clip", type=float, default=-0.5)
         group.add_argument("-v", "--verbose", action="count", default=0)
@@ -114,6 +115,8 @@ def test_saying_the_defaults_means_what_saying_nothing_means() -> None:
         ("track", True),
         ("naive", False),
         ("sizes", [1, 2, 3]),
+        ("layers", []),
+        ("layers", [1]),
         ("tag", ["a", "-b"]),
         ("note", "plain"),
         ("extra", ["y", "z"]),
@@ -122,6 +125,29 @@ def test_saying_the_defaults_means_what_saying_nothing_means() -> None:
 def test_every_value_arrives_as_it_was_meant(name: str, value: Any) -> None:
     parsed = real_parser().parse_args(words_of(read(ARGPARSE), task="t", **{name: value}))
     assert getattr(parsed, name) == value
+
+
+def test_an_empty_list_that_cannot_be_said_is_marked() -> None:
+    options = by_name(read(ARGPARSE))
+    spellings = {name: options[name].spelling for name in ("sizes", "extra", "layers", "tag")}
+    assert spellings == {"sizes": "--sizes!", "extra": "2!", "layers": "--layers", "tag": "--tag*?"}
+
+
+def test_what_no_job_file_or_command_line_can_hold_is_left_to_the_script() -> None:
+    script = read("""
+        import argparse
+        p = argparse.ArgumentParser()
+        p.add_argument("--0x", type=int, default=1)
+        p.add_argument("--\u00fcber", default="a")
+        p.add_argument("--half", default="\\ud800")
+        p.add_argument("--nul", default="a\\0b")
+        p.add_argument("--words", nargs="*", default=["\\udfff"])
+        p.add_argument("--added", action="extend", nargs="+", default=["a"])
+        p.add_argument("--good", default="a")
+    """)
+    assert list(by_name(script)) == ["good"]
+    left = {each.name for each in script.left}
+    assert left == {"0x", "\u00fcber", "half", "nul", "words", "added"}
 
 
 def test_several_parsers_and_defaults_set_later() -> None:

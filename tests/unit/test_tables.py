@@ -33,6 +33,9 @@ def test_the_largest_run_comes_first_and_says_whether_it_was_pulled() -> None:
     ]
     rows, right = tables.run_space_rows(FOUND, everyone=True)
     assert table(rows, right=right)[1].startswith("b-1  q        gpu2")
+    unbegun = dataclasses.replace(LARGE, outcome="cancelled", begun=False)
+    rows, _ = tables.run_space_rows(SpaceListing((unbegun,), ()))
+    assert rows[1][-1] == "never started"
 
 
 def test_a_silent_host_has_no_row() -> None:

@@ -13,17 +13,17 @@ import pytest
 
 from runner.model import Host
 from runner.placement import worker_key
-from runner.venv_facts import SCRIPT, VenvFacts, parse, words
+from runner.venv_facts import ANSWERS_IN_S, SCRIPT, VenvFacts, parse, words
 
 CUT = "runner-0123"
 HOST = Host("box", runtime="venv")
 KEY = worker_key(HOST)
 
 
-def asked(home: Path, python: str | None = None) -> str:
+def asked(home: Path, python: str | None = None, script: str = SCRIPT) -> str:
     told = words(dataclasses.replace(HOST, python=python), "small")
     done = subprocess.run(
-        ["sh", "-c", SCRIPT, "runner", CUT, *told],
+        ["sh", "-c", script, "runner", CUT, *told],
         env={"HOME": str(home), "PATH": os.environ["PATH"]},
         capture_output=True,
         check=False,
@@ -53,6 +53,28 @@ def test_a_named_python_is_the_only_one_that_is_looked_at(tmp_path: Path) -> Non
     assert read(tmp_path, "/nowhere/python3").pythons == ()
 
 
+def test_a_python_that_does_not_answer_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\nsleep 61.25\n")
+    python.chmod(0o755)
+    script = SCRIPT.replace(f" {ANSWERS_IN_S}'", " 1'")
+    assert script != SCRIPT
+    facts = parse(asked(tmp_path, str(python), script), CUT, KEY)
+    assert (facts.pythons, facts.silent) == ((), (str(python),))
+    seen = [each.read_bytes() for each in Path("/proc").glob("[0-9]*/cmdline") if each.exists()]
+    assert b"sleep\00061.25\0" not in seen
+
+
+def test_where_environments_go_is_measured_and_named(tmp_path: Path) -> None:
+    facts = read(tmp_path)
+    found = os.statvfs(tmp_path)
+    assert facts.free_bytes is not None
+    assert abs(facts.free_bytes - found.f_bavail * found.f_frsize) < 1 << 30
+    assert os.path.ismount(facts.mount)
+
+
 def test_environments_and_what_points_to_them(tmp_path: Path) -> None:
     state = tmp_path / ".local/state/runner"
     own = state / f"workers/venv-{KEY}"
@@ -62,12 +84,15 @@ def test_environments_and_what_points_to_them(tmp_path: Path) -> None:
         (state / "venvs" / name / "bin/python3").symlink_to(sys.executable)
         if is_whole:
             (state / "venvs" / name / "runner.json").write_text("{}")
+    for name in ("cccc", ".gone-dddd"):
+        (state / "venvs" / name).mkdir()
     (own / "current").symlink_to("../../venvs/aaaa")
     (own / "pins/small").symlink_to("../../../venvs/bbbb")
     (own / "worker.json").write_text(json.dumps({"host": "box"}))
     facts = read(tmp_path)
     assert facts.links == {"current": "aaaa", "small": "bbbb"}
     assert facts.whole == {"aaaa"}
+    assert facts.unused == {"cccc", ".gone-dddd"}
     assert facts.record == {"host": "box"}
 
 

@@ -10,7 +10,13 @@ from runner.errors import ProvisionError, SpecError
 from runner.host_facts import Card, HostFacts
 from runner.model import Host, ImagePin, Limits
 from runner.venv_facts import Python, VenvFacts
-from runner.venv_plan import VenvPlan, check_request, choose_python, plan_venv
+from runner.venv_plan import (
+    VenvPlan,
+    check_request,
+    choose_python,
+    plan_venv,
+    torch_as_pinned,
+)
 
 HOST = Host("box", runtime="venv", ssh="box", image="t", slots=2, env={"A": "b"})
 PIN = ImagePin("t", "b", "2.6.0", "12.4", "525", ("8.0",), ("torch==2.6.0", "numpy==2.2.6"))
@@ -85,6 +91,17 @@ def test_a_second_pin_leaves_the_record_of_the_first() -> None:
     assert plan(facts(), other, default=False).default  # the only one is what there is
 
 
+def test_the_workers_own_is_mended_though_another_pin_is_asked_for() -> None:
+    first = settled(plan(facts()))
+    pin = dataclasses.replace(PIN, name="u", pip=("torch==2.5.1",))
+    made = plan(first, pin, default=False)
+    links = {**first.links, "u": made.digest}
+    both = dataclasses.replace(first, links=links, whole=first.whole | {made.digest})
+    assert plan(both, pin, default=False).is_done
+    again = plan(dataclasses.replace(both, whole=frozenset([made.digest])), pin, default=False)
+    assert again.settle and not again.make
+
+
 def test_torch_that_is_there_is_used_and_another_build_is_not() -> None:
     assert choose_python(HOST, PIN, facts(PLAIN, CONDA)) == (CONDA, True)
     for torch, fits in (("2.6.0+cu124", True), ("2.6.0+cu118", False), ("2.5.1", False)):
@@ -96,6 +113,12 @@ def test_torch_that_is_there_is_used_and_another_build_is_not() -> None:
     assert choose_python(HOST, PIN, facts(cpu))[1]
     machine = dataclasses.replace(MACHINE, cards=(CARD,))
     assert not choose_python(HOST, PIN, facts(cpu, machine=machine))[1]
+
+
+def test_an_imported_torch_is_called_as_the_pin_calls_it() -> None:
+    assert torch_as_pinned(PIN, f"{PIN.torch}+cpu") == PIN.torch == torch_as_pinned(PIN, PIN.torch)
+    built = dataclasses.replace(PIN, torch="2.6.0+cu124")
+    assert torch_as_pinned(built, "2.6.0+cu124") == "2.6.0+cu124"
 
 
 def test_a_python_that_will_not_do_is_told_with_the_way_out() -> None:
@@ -110,13 +133,20 @@ def test_a_python_that_will_not_do_is_told_with_the_way_out() -> None:
         with pytest.raises(ProvisionError, match=said) as caught:
             choose_python(HOST, PIN, found)
         assert any(way in line for line in caught.value.advice)
+        assert not caught.value.advice[0].startswith("or ")
+    silent = dataclasses.replace(facts(), pythons=(), silent=("/opt/p",))
+    with pytest.raises(ProvisionError, match="box: /opt/p does not answer within 10 s") as caught:
+        choose_python(HOST, PIN, silent)
+    assert caught.value.advice[0].startswith("name another in ")
 
 
 def test_a_full_disk_is_told_before_anything_is_made() -> None:
-    small = dataclasses.replace(MACHINE, free_bytes=3 << 30)
-    with pytest.raises(ProvisionError, match=r"3\.2 GB free there"):
-        plan(facts(machine=small))
-    assert plan(facts(CONDA, machine=small)).make  # torch is there
+    small = facts(free_bytes=3 << 30, mount="/home")
+    with pytest.raises(ProvisionError, match=r"3\.2 GB free on /home, where .*~/\.local/state"):
+        plan(small)
+    assert plan(dataclasses.replace(small, pythons=(CONDA,))).make  # torch is there
+    # the workspace's is another one
+    assert plan(facts(machine=dataclasses.replace(MACHINE, free_bytes=0), free_bytes=1 << 40)).make
 
 
 @pytest.mark.parametrize(
@@ -125,6 +155,7 @@ def test_a_full_disk_is_told_before_anything_is_made() -> None:
         ({"network": "none"}, {}, 'network is "none"'),
         ({"limits": Limits(memory_bytes=1)}, {}, "limits.memory is a container's"),
         ({}, {"pip": ()}, "has no list `pip`"),
+        ({}, {"pip": ("six==1; import os",)}, "pip has 'six==1; import os', which must be one"),
         ({}, {"pip": ("torch>=2",)}, "pip names torch>=2 without an exact version"),
     ],
 )

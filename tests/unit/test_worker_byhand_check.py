@@ -69,6 +69,23 @@ def test_without_a_key_there_is_no_sshd(root: Path) -> None:
 def test_keys_that_others_may_write_are_refused(root: Path) -> None:
     (root.parent / "keys" / "authorized_keys").chmod(0o666)
     assert "others could add keys" in said(root)[0]
+    assert said(root)[0].endswith("; on the host: chmod go-w what is mounted there")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="left out: root: only it can give a file away")
+def test_keys_of_another_user_come_with_a_way_out(root: Path) -> None:
+    keys = root.parent / "keys" / "authorized_keys"
+    os.chown(keys, 4321, 4321)
+    copy = "on the host, and mount COPY: sudo install -m 644 -o 1234 -g 1234 KEY.pub COPY"
+    for path in (root, *root.iterdir()):
+        os.chown(path, 1234, 1234)
+    assert as_user(1234, root, "sshd") == [
+        f"{keys} belongs to uid 4321 with mode 644: others could add keys; {copy}, "
+        "or build the image for that user: make image RUNNER_UID=4321"
+    ]
+    keys.chmod(0o600)
+    [line] = as_user(1234, root, "sshd")
+    assert line == f"{keys} cannot be read by uid 1234: Permission denied; {copy}"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="left out: root: only it can give a folder away")
@@ -94,7 +111,7 @@ def test_a_folder_of_another_is_named_with_its_owner(root: Path) -> None:
     assert as_user(1234, root)[0].endswith("by its owner; on the host: chmod u+rwx FOLDER")
 
 
-def as_user(uid: int, root: Path) -> list[str]:
+def as_user(uid: int, root: Path, services: str = "jupyter") -> list[str]:
     """The same, said by a process of that user."""
     read, write = os.pipe()
     child = os.fork()
@@ -102,7 +119,7 @@ def as_user(uid: int, root: Path) -> list[str]:
         try:
             os.setgid(uid)
             os.setuid(uid)
-            os.write(write, "\n".join(said(root, "jupyter")).encode())
+            os.write(write, "\n".join(said(root, services)).encode())
         finally:
             os._exit(0)
     os.close(write)

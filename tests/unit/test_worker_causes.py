@@ -39,6 +39,7 @@ def test_what_was_asked_for_is_the_cause_whatever_the_code(asked: str) -> None:
         ({"code": 3, "rank": 1}, "exit", "exit 3"),
         ({"code": -11, "rank": 1}, "signal", "rank 1 killed by SIGSEGV"),
         ({"code": -9, "rank": None}, "signal", "torchrun's agent killed by SIGKILL"),
+        ({"code": -9, "rank": None, "front": "mpirun"}, "signal", "mpirun killed by SIGKILL"),
         ({"code": -9, "oom_kills": 1}, "oom", "out of memory"),
         ({"code": 1, "oom_kills": 2}, "oom", "out of memory"),
         ({"code": 137, "oom_kills": 1}, "oom", "out of memory"),

@@ -30,7 +30,15 @@ from verbs import Call, Refused, submit
 KINDS = ("fork", "reproduce")
 CHANGES = ("name", "tags", "priority", "grace_s", "time_limit_s", "restarts", "gpus")
 """What of a spec, besides parameters and variables, a fork may set anew."""
-NOT_COPIED = ("name", "accepted_at", "gpus_asked", "gpus", "worker_image", "format")
+NOT_COPIED = (
+    "name",
+    "accepted_at",
+    "gpus_asked",
+    "gpus",
+    "worker_image",
+    "worker_image_id",
+    "format",
+)
 LOCK_WAIT_S = 600.0
 """Forks of one run wait for each other: a checkpoint with a large replay memory takes its time."""
 
@@ -149,11 +157,16 @@ def new_spec(original: Dict[str, Any], request: Dict[str, Any]) -> Dict[str, Any
 def _check_image(
     workspace: Workspace, source: RunPaths, original: Dict[str, Any], kind: str
 ) -> None:
-    there = config.read(workspace).image
+    known = config.read(workspace)
+    there = known.image
     wanted = image_of(original) if kind == "reproduce" else original.get("image")
     if wanted is not None and there is not None and wanted != there:
         text = "%s ran in image %s; the worker has %s now"
         raise Refused("wrong-image", text % (source.id, wanted, there), image=wanted)
+    made_of = original.get("worker_image_id")
+    if kind == "reproduce" and made_of and known.image_id not in (None, made_of):
+        text = "%s ran in an image %s made of %s; the worker's is made of %s now"
+        raise Refused("wrong-state", text % (source.id, there, made_of[:19], known.image_id[:19]))
 
 
 def _take_checkpoint(source: RunPaths, paths: RunPaths) -> str:

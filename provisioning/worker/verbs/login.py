@@ -2,10 +2,10 @@
 
     REQ {"key": "ssh-ed25519 AAAA…"}
     REP {"user": "runner", "host_key": "ssh-ed25519 AAAA…", "workspace": "/workspace",
-         "authorized": true}
+         "authorized": true, "no_terminal": null}
 
 authorized: whether that key may log in. If not, the client adds it, on the host and not in here:
-a container sees the keys read-only.
+a container sees the keys read-only. no_terminal: why no session can have a terminal, in words.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
             "user": pwd.getpwuid(os.getuid()).pw_name,
             "host_key": sshd.public_host_key(call.workspace),
             "workspace": call.workspace.root,
+            "no_terminal": sshd.no_terminal(),
             "authorized": sshd.is_authorized(sshd.keys_file(), str(request.get("key"))),
         }
     except sshd.CannotLogIn as error:

@@ -4,8 +4,8 @@
     ← EVENT {"ready": true, "started": true, "token": "…"}     token: Jupyter's
     … until the conversation ends; with "stop" the answer at once is REP {"stopped": true}
 
-One that was ended meanwhile, by whatever, is started again. A `local` worker does not end as idle
-while somebody watches.
+One that ended meanwhile is started again, unless somebody stopped it: that is for all who watch.
+A `local` worker does not end as idle while somebody watches.
 """
 
 from __future__ import annotations
@@ -42,6 +42,6 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
             while True:
                 time.sleep(_LOOK_S)
                 call.keep_up()
-                control.start(workspace, name)
+                control.start(workspace, name, unless_stopped=True)
     except services.CannotServe as error:
         raise Refused("no-service", str(error)) from error

@@ -62,7 +62,7 @@ LEAST_BYTES = 1 << 20
 SMALL_BYTES = 1 << 20
 LAID_OUT_AT_ONCE = 2000
 """Rows of a snapshot whose copy is made before the answer; that of a larger one when it starts."""
-ACCEPTED = ("accepted_at", "gpus", "worker_image")
+ACCEPTED = ("accepted_at", "gpus", "worker_image", "worker_image_id")
 """What the worker adds to a spec, or settles in it."""
 
 
@@ -371,7 +371,9 @@ def _make_folder(call: Call, paths: RunPaths, spec: Dict[str, Any], temporary: s
     os.makedirs(os.path.join(temporary, "attempts"))
     # members of a sweep are made several at a time, and start in their order all the same
     accepted = dict(spec, accepted_at=call.asked_at if spec.get("sweep") else time.time())
-    accepted["worker_image"] = venvs.image_for(spec) or config.read(call.workspace).image
+    known = config.read(call.workspace)
+    accepted["worker_image"] = venvs.image_for(spec) or known.image
+    accepted["worker_image_id"] = known.image_id
     records.write(os.path.join(temporary, "spec.json"), accepted)
     records.sync_folder(temporary)
     try:
