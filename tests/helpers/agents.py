@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 import sys
@@ -19,7 +20,7 @@ if str(AGENTS) not in sys.path:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A runtime.Run of one rank on a CPU, whose folders lie in tmp_path."""
-    import runtime
+    runtime = importlib.import_module("runtime")  # found by the path above
 
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     monkeypatch.setenv("RUNNER_CHECKPOINTS", str(tmp_path / "checkpoints"))
