@@ -152,7 +152,7 @@ class Lives(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class Fire(gym.Wrapper[Any, Any, Any, Any]):
-    """Presses fire at the start of an episode, without which some games never begin."""
+    """Presses fire at the start of an episode and of a life; some games wait for it."""
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Begin, and fire."""
@@ -163,6 +163,20 @@ class Fire(gym.Wrapper[Any, Any, Any, Any]):
         if terminated or truncated:
             return self.env.reset(**{**kwargs, "seed": None})
         return after, after_info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """An action, and fire after a lost life: in training that is an end, so no agent learns to.
+
+        Without it a greedy policy may wait for the next ball until the game's limit.
+        """
+        unwrapped: Any = self.env.unwrapped
+        before = unwrapped.ale.lives()
+        seen, reward, terminated, truncated, info = self.env.step(action)
+        if terminated or truncated or not 0 < unwrapped.ale.lives() < before:
+            return seen, reward, terminated, truncated, info
+        fire = unwrapped.get_action_meanings().index("FIRE")
+        seen, more, terminated, truncated, info = self.env.step(fire)
+        return seen, float(reward) + float(more), terminated, truncated, info
 
 
 class Sign(gym.Wrapper[Any, Any, Any, Any]):

@@ -23,9 +23,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from options import Refused
-from runtime import Run
+from runtime import Fault, Run
+from seeds import rng_from_text, rng_text
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,69 @@ def write(
     if memory and placed:  # what lies there already need not be the same bytes
         memory.kept_in(final, segments)
     return final
+
+
+class Environments(Protocol):
+    """Those of one rank, in the middle of their episodes (episodes.Episodes, teams.Teams)."""
+
+    def save(self) -> bytes:
+        """All of it; empty where the state cannot be kept."""
+
+    def load(self, data: bytes, *, step: int) -> None:
+        """Go on with what `save` returned, or begin new episodes."""
+
+
+class Training(Protocol):
+    """What every agent's training has for a checkpoint, beside what it has learned."""
+
+    o: Any
+    run: Run
+    step: int
+    rng: np.random.Generator
+
+    @property
+    def envs(self) -> Environments:
+        """The environments of this rank."""
+
+
+def save(
+    t: Training, state: dict[str, Any], metrics: dict[str, float],
+    *, memory: Segmented | None = None, own: dict[str, bytes] | None = None,
+) -> None:  # fmt: skip
+    """Write a checkpoint of a training as it is at this step; a collective call.
+
+    state: what more model.pt says: `params`, `agent`, `format`, what its policy needs. metrics:
+    measured for exactly these parameters. memory, own: as of `write`. Raises Fault when the ranks'
+    parameters are not the same.
+    """
+    run = t.run
+    if len(set(run.gather(digest(state["params"])))) > 1:
+        raise Fault("ranks-differ", "the ranks hold different parameters", step=t.step)
+    state = {
+        **state, "step": t.step, "env": t.o.env, "ranks": run.world, "options": asdict(t.o),
+        "rng": run.gather(rng_text(t.rng)),
+    }  # fmt: skip
+    own = {f"env-rank{run.rank}.bin": t.envs.save(), **(own or {})}
+    write(run, memory, step=t.step, metrics=metrics, state=state, own=own)
+
+
+def go_on(
+    t: Training, folder: Path, state: dict[str, Any], *, fits: str, **more: Any
+) -> bool:  # fmt: skip
+    """Have a training go on where `save` left it: step, generator, environments.
+
+    state: model.pt. fits: names of options that must be as they were, as must the number of ranks.
+    more: what else model.pt must say just so. Returns whether the environments go on, too; else
+    they have begun new episodes. Raises Refused.
+    """
+    more = {"ranks": t.run.world, **more}
+    made_with = {**state["options"], **{name: state[name] for name in more}}
+    check_fits(folder, made_with, {**asdict(t.o), **more}, " ".join([fits, *more]))
+    t.step = state["step"]
+    t.rng = rng_from_text(state["rng"][t.run.rank])
+    playing = (folder / f"env-rank{t.run.rank}.bin").read_bytes()
+    t.envs.load(playing, step=t.step)
+    return bool(playing)
 
 
 def check_fits(folder: Path, made_with: dict[str, Any], now: dict[str, Any], keys: str) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import runtime  # noqa: F401  first: it sets how many threads torch and numpy st
 import checkpoint
 import environments
 import evaluation
+import health
 import numpy as np
 import seeds
 import torch
@@ -35,14 +36,14 @@ from episodes import Episodes
 from frames import Frames, memory_for
 from launch import launch
 from loop import drive
+from networks import SMALLEST_PICTURE, convolutions, perceptron
 from numpy.typing import NDArray
 from options import Refused, check_ranges
-from parameters import Adam, NumpyNetwork, first_not_finite, flatten_parameters
+from parameters import Descent, NumpyNetwork, flatten_parameters
 from replay import Batch, Windows
-from runtime import Fault, Run
+from runtime import Run
+from schedules import straight
 from torch import Tensor, nn
-
-SMALLEST_PICTURE = 36  # pixels, so that the last convolution has something to look at
 
 # options
 
@@ -68,6 +69,7 @@ class Options:
     updates: int = 64  # updates in a round
     target_every: int = 256  # steps between copies to the target network, at the next round
     double: bool = True  # double estimates: the online network chooses, the target one values
+    loss: str = "huber"  # huber or squared, of an error
     max_grad_norm: float = 10.0
     average: float = 0.9994  # how much of the averaged parameters one update keeps
     eps_start: float = 1.0  # share of random actions, falls in a straight line …
@@ -80,23 +82,16 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises Refused, naming every number out of its range."""
-        positive = "steps num_envs hidden batch_size n_step buffer_size train_every updates "
-        positive += "log_every eval_episodes"
-        shares = "gamma average eps_start eps_end eps_fraction"
-        share = dict.fromkeys(shares.split(), (0.0, 1.0))
-        least = dict.fromkeys(positive.split(), (1.0, np.inf))
-        check_ranges(self, seed=(-1, np.inf), max_grad_norm=(1e-9, np.inf), **share, **least)
+        share = dict.fromkeys(["average", "eps_start", "eps_end", "eps_fraction"], (0.0, 1.0))
+        check_ranges(self, seed=(-1, np.inf), n_step=(1, np.inf), **share)
+        if self.loss not in ("huber", "squared"):
+            raise Refused(f"loss is {self.loss!r}; it must be huber or squared")
 
 
 def epsilon_at(step: int, o: Options) -> float:
     """Share of random actions at `step`, whatever the number of environments."""
-    done = min(1.0, step / max(o.eps_fraction * o.steps, 1e-9))
-    return o.eps_start + (o.eps_end - o.eps_start) * done
-
-
-def lr_at(step: int, o: Options) -> float:
-    """Learning rate at `step`; `lr_end` at the last step only."""
-    return o.lr + (o.lr_end - o.lr) * min(1.0, step / o.steps)
+    done = step / max(o.eps_fraction * o.steps, 1e-9)
+    return straight(o.eps_start, o.eps_end, done)
 
 
 # networks
@@ -115,16 +110,10 @@ def q_network(sizes: Sequence[int]) -> nn.Sequential:
 
     sizes: (numbers, hidden, hidden, actions), or (frames, height, width, hidden, actions).
     """
-    layers: list[nn.Module] = []
-    if len(sizes) == 5:
-        frames, height, width, hidden, actions = sizes
-        layers = [Scaled(), nn.Conv2d(frames, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2),
-                  nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()]  # fmt: skip
-        left = [((side - 8) // 4 + 1 - 4) // 2 - 1 for side in (height, width)]  # 7 of 84 pixels
-        sizes = (64 * left[0] * left[1], hidden, actions)
-    for inward, outward in zip(sizes[:-1], sizes[1:], strict=True):
-        layers += [nn.Linear(inward, outward), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+    if len(sizes) < 5:
+        return perceptron(sizes)
+    layers, numbers = convolutions(sizes[:3])
+    return nn.Sequential(Scaled(), *layers, *perceptron((numbers, *sizes[3:])))
 
 
 class Policy:
@@ -156,11 +145,13 @@ def collect(
     *, epsilon: float, active: int, actions: int,
 ) -> None:  # fmt: skip
     """Step the first `active` environments once each, into the replay memory."""
-    explore = rng.random(active) < epsilon
-    choices = rng.integers(actions, size=active)
-    if not explore.all():
-        choices = np.where(explore, choices, policy(envs.seen)[:active])
-    for i, choice in enumerate(choices.tolist()):
+    # numbers of Python, for often there is one environment only: 4 times quicker
+    explore = [rng.random() < epsilon for _ in range(active)]
+    choices = [int(rng.integers(actions)) for _ in range(active)]
+    if not all(explore):
+        best = policy(envs.seen).tolist()
+        choices = [c if e else b for c, e, b in zip(choices, explore, best, strict=False)]
+    for i, choice in enumerate(choices):
         memory.begin(i, envs.seen[i], choice)
         memory.end(i, *envs.step(i, choice))
 
@@ -180,78 +171,71 @@ class Learner:
         self.o, self.run = o, run
         self.online, self.target = q_network(sizes), q_network(sizes)
         self.online.to(run.device), self.target.to(run.device)
-        self.theta = flatten_parameters(self.online)
+        self.descent = Descent(self.online, run, most=o.max_grad_norm)
+        self.theta = self.descent.theta
         self.theta_target = flatten_parameters(self.target)
         self.theta_average = self.theta.detach().clone()
         with torch.no_grad():
             self.theta_target.copy_(self.theta)
-        self.optimizer = Adam(self.theta)
+        self.loss = F.smooth_l1_loss if o.loss == "huber" else F.mse_loss
         self.updates, self.copied_at = 0, 0
         acting = self.theta.detach()
         self._acting = acting if len(sizes) == 5 else acting.cpu()  # on a CPU the same memory
         self.policy = Policy(self._acting, sizes)
 
-    def learn(self, batch: Batch, step: int) -> tuple[float, float]:
-        """One round of updates, one for each of the batches.
+    def learn(self, batch: Batch, step: int) -> dict[str, float]:
+        """One round of updates, one for each of the batches: the mean losses.
 
-        Returns the means of loss and gradient norm. Raises Fault when one is not finite.
+        Raises Fault when one is not finite.
         """
-        o, (seen, after, choice, reward, discount) = self.o, batch
+        o = self.o
         if step - self.copied_at >= o.target_every:
             self.copied_at = step
             with torch.no_grad():
                 self.theta_target.copy_(self.theta)
-        gradient = self.theta.grad
-        assert gradient is not None
-        totals = torch.zeros(2, device=self.run.device)
-        for k in range(len(reward)):
+        lr = straight(o.lr, o.lr_end, step / o.steps)
+        told: list[Tensor] = []
+        for seen, after, choice, reward, discount in zip(*batch, strict=True):
             with torch.no_grad():
-                after_values = self.target(after[k])
-                chooser = self.online(after[k]) if o.double else after_values
-                value = after_values.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
-                goal = td_target(reward[k], discount[k], value)
-            predicted = self.online(seen[k]).gather(1, choice[k]).squeeze(1)
-            loss = F.smooth_l1_loss(predicted, goal)
-            gradient.zero_()
-            loss.backward()
-            self.run.average(gradient)
-            norm = gradient.norm()
-            gradient.mul_((o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-            self.optimizer.step(lr_at(step, o))
-            totals += torch.stack((loss.detach(), norm))
-        self.updates += len(reward)
+                values = self.target(after)
+                if o.double:
+                    best = self.online(after).argmax(1, keepdim=True)
+                    value = values.gather(1, best).squeeze(1)
+                else:
+                    value = values.amax(1)
+                goal = td_target(reward, discount, value)
+            predicted = self.online(seen).gather(1, choice).squeeze(1)
+            loss = self.loss(predicted, goal)
+            told += [loss.detach(), self.descent.step(loss, lr)]
+        rounds = len(batch.reward)
+        self.updates += rounds
         # early on a plain mean, later one that forgets; once a round is as good and costs nothing
-        kept = min(o.average ** len(reward), 1.0 - len(reward) / self.updates)
+        kept = min(o.average**rounds, 1.0 - rounds / self.updates)
         with torch.no_grad():
             self.theta_average.lerp_(self.theta, 1.0 - kept)
             self._acting.copy_(self.theta)
-        mean_loss, mean_norm = (totals / len(reward)).tolist()
-        for what, number in (("loss", mean_loss), ("gradient norm", mean_norm)):
-            if not np.isfinite(number):
-                raise Fault("nan", f"{what} became {number} in the updates at {step}", step=step)
-        return mean_loss, mean_norm
+        means = torch.stack(told).view(-1, 2).mean(0)
+        return health.losses(("td", "gradient_norm"), means, step)
 
-    def first_bad(self) -> str | None:
-        """Name of the first vector that holds NaN or infinity."""
-        own = {"parameters": self.theta, "averaged parameters": self.theta_average}
-        return first_not_finite({**own, **self.optimizer.state()})
+    def held(self) -> dict[str, Tensor]:
+        """All vectors, by the names that a fault says."""
+        return {**self.descent.held(), "averaged parameters": self.theta_average}
 
     def state(self) -> dict[str, Any]:
         """All of it for a checkpoint, on the CPU."""
         return {
-            "params": self.theta.detach().cpu(), "target": self.theta_target.detach().cpu(),
-            "average": self.theta_average.cpu(), "optimizer": self.optimizer.state(),
+            **self.descent.state(), "target": self.theta_target.detach().cpu(),
+            "average": self.theta_average.cpu(),
             "updates": self.updates, "copied_at": self.copied_at,
         }  # fmt: skip
 
     def load(self, state: dict[str, Any]) -> None:
         """Take up what `state` returned, on whatever device."""
+        self.descent.load(state)
         with torch.no_grad():
-            self.theta.copy_(state["params"])
             self.theta_target.copy_(state["target"])
             self.theta_average.copy_(state["average"])
             self._acting.copy_(self.theta)
-        self.optimizer.load(state["optimizer"])
         self.updates, self.copied_at = state["updates"], state["copied_at"]
 
 
@@ -307,11 +291,10 @@ class Training:
 
     def learn(self, rounds: int) -> dict[str, float]:
         """So many rounds of updates on batches split over the ranks; the mean losses."""
-        self.check_healthy()
+        self.check_healthy(rows_only=True)
         shape = (rounds * self.o.updates, -(-self.o.batch_size // self.run.world))
         batch = self.memory.sample(self.rng, shape, self.run.device)
-        loss, norm = self.learner.learn(batch, self.step)
-        return {"loss/td": loss, "loss/gradient_norm": norm}
+        return self.learner.learn(batch, self.step)
 
     def evaluate(self) -> dict[str, float]:
         """Mean return of greedy episodes by the averaged parameters, on rank 0."""
@@ -319,55 +302,37 @@ class Training:
         policy = Policy(average if len(self.sizes) == 5 else average.cpu(), self.sizes)
         return evaluation.evaluate(self.run, self.o, policy, step=self.step)
 
-    def check_healthy(self) -> None:
+    def check_healthy(self, *, rows_only: bool = False) -> None:
         """Raises Fault with the first cause: what an environment gave, else the parameters."""
-        row, fault = self.memory.first_bad(self.checked), None
+        row, given = self.memory.first_bad(self.checked), None
         self.checked = self.memory.ring.count
         if row is not None:
             # a row a step, in turn, where windows do not wait for their end
             plain = isinstance(self.memory, Windows) and self.o.n_step == 1
-            step = (row // self.per_rank + 1) * self.total_envs if plain else self.step
-            text = f"the environment gave a reward or observation that is not finite at {step}"
-            fault = Fault("nan", text, step=step)
-        elif bad := self.learner.first_bad():
-            fault = Fault("nan", f"{bad} not finite at {self.step}", step=self.step)
-        self.run.agree_healthy(fault, step=self.step)
+            given = (row // self.per_rank + 1) * self.total_envs if plain else self.step
+        held = {} if rows_only else self.learner.held()
+        health.check(self.run, self.step, given=given, held=held)
 
     def save(self, metrics: dict[str, float]) -> None:
         """Write a checkpoint of this step; metrics: measured for exactly these parameters."""
         self.check_healthy()
-        learner = self.learner.state()
-        if len(set(self.run.gather(checkpoint.digest(learner["params"])))) > 1:
-            raise Fault("ranks-differ", "the ranks hold different parameters", step=self.step)
         state = {
-            **learner, "format": 2, "agent": "dqn", "step": self.step, "env": self.o.env,
-            "sizes": list(self.sizes), "ranks": self.run.world, "options": asdict(self.o),
-            "rng": self.run.gather(seeds.rng_text(self.rng)),
+            **self.learner.state(), "format": 2, "agent": "dqn", "sizes": list(self.sizes),
             "rows": self.run.gather(self.memory.ring.count),
         }  # fmt: skip
-        own = {
-            f"env-rank{self.run.rank}.bin": self.envs.save(),
-            f"open-rank{self.run.rank}.bin": self.memory.save_open(),
-        }
-        checkpoint.write(self.run, self.memory.ring, step=self.step, metrics=metrics,
-                         state=state, own=own)  # fmt: skip
+        own = {f"open-rank{self.run.rank}.bin": self.memory.save_open()}
+        checkpoint.save(self, state, metrics, memory=self.memory.ring, own=own)
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Raises Refused when it does not fit the options."""
         state, rank = checkpoint.read_model(folder), self.run.rank
-        made_with = {**state["options"], "ranks": state["ranks"]}
-        now = {**asdict(self.o), "ranks": self.run.world}
         if state["format"] != 2:
             raise Refused(f"{folder}: its replay memory is of an older kind; start anew")
-        fixed = "env hidden num_envs buffer_size ranks n_step gamma"  # rows hold the last two
-        checkpoint.check_fits(folder, made_with, now, fixed)
-        self.step = state["step"]
+        fits = "env hidden num_envs buffer_size n_step gamma"  # rows hold the last two
+        playing = checkpoint.go_on(self, folder, state, fits=fits)
         self.learner.load(state)
         self.memory.ring.load(folder, checkpoint.read_manifest(folder), state["rows"][rank])
         self.checked = self.memory.ring.count
-        self.rng = seeds.rng_from_text(state["rng"][rank])
-        playing = (folder / f"env-rank{rank}.bin").read_bytes()
-        self.envs.load(playing, step=self.step)
         self.memory.load_open((folder / f"open-rank{rank}.bin").read_bytes() if playing else b"")
 
 

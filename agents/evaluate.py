@@ -218,7 +218,7 @@ def evaluate(o: Options, run: Run) -> dict[str, Any]:
             "return": found, "returns": returns,
         }  # fmt: skip
         write_json(run.logs / "evaluation.json", report)
-        reporter.scalar(METRIC, found["mean"], step)
+        reporter.scalars({METRIC: found["mean"]}, step)
         reporter.flush()
         run.write_progress(
             {"t": round(time.time(), 3), "step": step, "metrics": {METRIC: found["mean"]}}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,23 +23,27 @@ import runtime  # noqa: F401  first: it sets how many threads torch and numpy st
 # isort: split
 import checkpoint
 import evaluation
+import health
 import numpy as np
 import seeds
-import teams
+import team_environments
 import torch
 from advantages import gae, normalised
 from launch import launch
 from loop import drive
+from networks import orthogonal, perceptron
 from normalise import RunningMoments
 from numpy.typing import NDArray
 from options import check_ranges
-from parameters import Adam, NumpyNetwork, first_not_finite, flatten_parameters
-from runtime import Fault, Run
+from parameters import Descent, NumpyNetwork
+from runtime import Run
+from schedules import straight
 from teams import Teams, play_greedy
 from torch import Tensor, nn
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
+LOSSES = ("policy", "value", "entropy", "gradient_norm")
 
 # options
 
@@ -74,30 +78,10 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises Refused, naming every number out of its range."""
-        positive = "steps num_envs hidden rollout batch_size epochs eval_episodes log_every"
-        share = dict.fromkeys(["gamma", "gae_lambda"], (0.0, 1.0))
-        least = dict.fromkeys(positive.split(), (1.0, np.inf))
-        above = dict.fromkeys(["clip", "max_grad_norm"], (1e-9, np.inf))
-        check_ranges(self, seed=(-1, np.inf), **share, **least, **above)
-
-
-def lr_at(step: int, o: Options) -> float:
-    """Learning rate at `step`; `lr_end` at the last update only."""
-    return o.lr + (o.lr_end - o.lr) * min(1.0, step / o.steps)
+        check_ranges(self, seed=(-1, np.inf))
 
 
 # networks
-
-
-def mlp(sizes: Sequence[int], gain: float) -> nn.Sequential:
-    """(…, sizes[0]) to (…, sizes[-1]) by orthogonal layers; gain: of the last one."""
-    layers: list[nn.Module] = []
-    for inward, outward in zip(sizes[:-1], sizes[1:], strict=True):
-        layers += [nn.Linear(inward, outward), nn.Tanh()]
-        nn.init.orthogonal_(layers[-2].weight, 2**0.5)
-        nn.init.zeros_(layers[-2].bias)
-    nn.init.orthogonal_(layers[-2].weight, gain)
-    return nn.Sequential(*layers[:-1])
 
 
 class Network(nn.Module):
@@ -105,8 +89,12 @@ class Network(nn.Module):
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
-        self.policy = mlp(sizes, 0.01)  # first, for acting reads it where the vector begins
-        self.value = mlp((*sizes[:-1], 1), 1.0)
+        gains = [2**0.5] * (len(sizes) - 1)
+        # first, for acting reads it where the vector begins
+        self.policy = perceptron(sizes, nn.Tanh, gains)
+        orthogonal(self.policy[-1], 0.01)  # begins with nearly equal chances
+        self.value = perceptron((*sizes[:-1], 1), nn.Tanh, gains)
+        orthogonal(self.value[-1], 1.0)
 
     def forward(self, seen: Tensor) -> tuple[Tensor, Tensor]:
         """(rows, numbers) to (rows, actions) log-probabilities and (rows,) values."""
@@ -200,8 +188,8 @@ class Learner:
     def __init__(self, o: Options, run: Run, sizes: Sequence[int]) -> None:
         self.o, self.run, self.numbers = o, run, sizes[0]
         self.network = Network(sizes).to(run.device)
-        self.theta = flatten_parameters(self.network)
-        self.optimizer = Adam(self.theta, eps=1e-5)
+        self.descent = Descent(self.network, run, most=o.max_grad_norm, eps=1e-5)
+        self.theta = self.descent.theta
         self.returned = RunningMoments(())
         self._acting = self.theta.detach().cpu()  # the same memory on a CPU
         self.policy = Policy(self._acting, sizes)
@@ -246,50 +234,29 @@ class Learner:
         few, more = divmod(mine, parts)
         counts = run.reduce_sum(np.array([float(few + (k < more)) for k in range(parts)]))
         batch = [torch.from_numpy(array).to(run.device) for array in rows]
-        gradient = self.theta.grad
-        assert gradient is not None
+        lr = straight(o.lr, o.lr_end, step / o.steps)
         totals = torch.zeros(4, device=run.device)
-        lr = lr_at(step, o)
         for _ in range(o.epochs):
             order = torch.from_numpy(rng.permutation(mine)).to(run.device)
             for chosen, count in zip(order.tensor_split(parts), counts.tolist(), strict=True):
                 sums = loss_sums(self.network, [array[chosen] for array in batch], o.clip)
                 policy, value, entropy = sums * (run.world / max(count, 1.0))
-                gradient.zero_()
-                (policy + o.value_coef * value - o.entropy * entropy).backward()
-                run.average(gradient)
-                norm = gradient.norm()
-                gradient.mul_((o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-                self.optimizer.step(lr)
+                loss = policy + o.value_coef * value - o.entropy * entropy
+                norm = self.descent.step(loss, lr)
                 totals += torch.stack((policy, value, entropy, norm)).detach()
-        with torch.no_grad():
-            self._acting.copy_(self.theta)
+        self._acting.copy_(self.theta.detach())
         totals /= o.epochs * parts
         run.average(totals)
-        names = ("loss/policy", "loss/value", "loss/entropy", "loss/gradient_norm")
-        losses = dict(zip(names, totals.tolist(), strict=True))
-        for name, number in losses.items():
-            if not np.isfinite(number):
-                raise Fault("nan", f"{name} became {number} in the updates at {step}", step=step)
-        return losses
-
-    def first_bad(self) -> str | None:
-        """Name of the first vector that holds NaN or infinity."""
-        return first_not_finite({"parameters": self.theta, **self.optimizer.state()})
+        return health.losses(LOSSES, totals, step)
 
     def state(self) -> dict[str, Any]:
         """All of it for a checkpoint, on the CPU."""
-        return {
-            "params": self.theta.detach().cpu(), "optimizer": self.optimizer.state(),
-            "returned": self.returned.state(),
-        }  # fmt: skip
+        return {**self.descent.state(), "returned": self.returned.state()}
 
     def load(self, state: dict[str, Any]) -> None:
         """Take up what `state` returned, on whatever device."""
-        with torch.no_grad():
-            self.theta.copy_(state["params"])
-            self._acting.copy_(self.theta)
-        self.optimizer.load(state["optimizer"])
+        self.descent.load(state)
+        self._acting.copy_(self.theta.detach())
         self.returned.load(state["returned"])
 
 
@@ -315,7 +282,7 @@ class Training:
         self.o, self.run, self.step = o, run, 0
         self.per_rank = -(-o.num_envs // run.world)
         self.total_envs = self.per_rank * run.world
-        facts = teams.look(o.env)
+        facts = team_environments.look(o.env)
         self.agents = facts.agents
         numbers = facts.width if o.agent_numbers else facts.numbers
         torch.manual_seed(seeds.derive_seed(o.seed, seeds.SEEDS_AGENT))
@@ -338,13 +305,10 @@ class Training:
         last = making - (length - 1) * self.total_envs - self.run.rank * self.per_rank
         rollout = collect(self.envs, self.learner.policy, self.rng, length,
                           last=min(max(last, 0), self.per_rank))  # fmt: skip
-        bad, fault = first_bad_step(rollout), None
-        if bad is not None:
-            step = min(self.step + bad * self.total_envs, self.o.steps)
-            text = f"the environment gave a reward or observation that is not finite at {step}"
-            fault = Fault("nan", text, step=step)
+        bad = first_bad_step(rollout)
+        given = None if bad is None else min(self.step + bad * self.total_envs, self.o.steps)
         self.step += making
-        self.run.agree_healthy(fault, step=self.step)
+        health.check(self.run, self.step, given=given)
         return self.learner.learn(self.learner.weigh(rollout), self.rng, self.step)
 
     def evaluate(self) -> dict[str, float]:
@@ -355,32 +319,16 @@ class Training:
 
     def save(self, metrics: dict[str, float]) -> None:
         """Write a checkpoint of this step; metrics: measured for exactly these parameters."""
-        bad, fault = self.learner.first_bad(), None
-        if bad:
-            fault = Fault("nan", f"{bad} not finite at {self.step}", step=self.step)
-        self.run.agree_healthy(fault, step=self.step)
-        learner = self.learner.state()
-        if len(set(self.run.gather(checkpoint.digest(learner["params"])))) > 1:
-            raise Fault("ranks-differ", "the ranks hold different parameters", step=self.step)
-        state = {
-            **learner, "format": 1, "agent": "ippo", "step": self.step, "env": self.o.env,
-            "sizes": list(self.sizes), "ranks": self.run.world, "options": asdict(self.o),
-            "rng": self.run.gather(seeds.rng_text(self.rng)),
-        }  # fmt: skip
-        envs = {f"env-rank{self.run.rank}.bin": self.envs.save()}
-        checkpoint.write(self.run, None, step=self.step, metrics=metrics, state=state, own=envs)
+        health.check(self.run, self.step, held=self.learner.descent.held())
+        more = {"format": 1, "agent": "ippo", "sizes": list(self.sizes)}
+        checkpoint.save(self, {**self.learner.state(), **more}, metrics)
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Raises Refused when it does not fit the options."""
-        state, rank = checkpoint.read_model(folder), self.run.rank
-        made_with = {**state["options"], "ranks": state["ranks"], "sizes": state["sizes"]}
-        now = {**asdict(self.o), "ranks": self.run.world, "sizes": list(self.sizes)}
-        keys = "env hidden num_envs agent_numbers normalise_values ranks sizes"
-        checkpoint.check_fits(folder, made_with, now, keys)
-        self.step = state["step"]
+        state = checkpoint.read_model(folder)
+        fits = "env hidden num_envs agent_numbers normalise_values"
+        checkpoint.go_on(self, folder, state, fits=fits, sizes=list(self.sizes))
         self.learner.load(state)
-        self.rng = seeds.rng_from_text(state["rng"][rank])
-        self.envs.load((folder / f"env-rank{rank}.bin").read_bytes(), step=self.step)
 
 
 def train(o: Options, run: Run) -> Training:

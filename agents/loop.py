@@ -10,6 +10,8 @@ import gpu_memory
 from metrics import Reporter
 from runtime import Run, Stopped
 
+LOSSES_A_LINE = 10  # points of the losses' curves for each progress line, at most
+
 
 class Playing(Protocol):
     """Environments in the middle of their episodes (episodes.Episodes)."""
@@ -63,6 +65,7 @@ def drive(t: Training, o: Any, run: Run, *, name: str, more: str = "") -> None:
     if not t.envs.exact:
         reporter.say(f"{o.env} cannot be kept in a checkpoint: a resume begins new episodes")
     losses: dict[str, float] = {}
+    fresh, told = False, t.step  # whether `losses` are in no event file yet; when others were
     recent: list[float] = []
 
     def due(every: int) -> bool:
@@ -74,18 +77,16 @@ def drive(t: Training, o: Any, run: Run, *, name: str, more: str = "") -> None:
             new = t.advance()
             for total, length in t.envs.take_ended():
                 recent.append(total)
-                reporter.scalar("reward", total, t.step)
-                reporter.scalar("episode_length", length, t.step)
-            if new:
-                losses = new
-                for tag, value in new.items():
-                    reporter.scalar(tag, value, t.step)
+                reporter.scalars({"reward": total, "episode_length": length}, t.step)
+            losses, fresh = (new, True) if new else (losses, fresh)
+            if fresh and t.step - told >= o.log_every // LOSSES_A_LINE:
+                reporter.scalars(losses, t.step)
+                told, fresh = t.step, False
             last, evaluated = t.step >= o.steps, {}
             if due(o.eval_every) or (last and o.eval_every):
                 evaluated = t.evaluate()
                 gpu_memory.give_back(run.device)
-                for tag, value in evaluated.items():
-                    reporter.scalar(tag, value, t.step)
+                reporter.scalars(evaluated, t.step)
             stopping = run.agree_to_stop(tick=tick, every=t.asks_every)
             if due(o.log_every) or last or reporter.overdue():
                 reward = {"reward": sum(recent) / len(recent)} if recent else {}

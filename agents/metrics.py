@@ -30,8 +30,10 @@ class Reporter:
         if run.rank == 0:
             run.logs.mkdir(parents=True, exist_ok=True)
             try:
+                from tensorboard.compat.proto.summary_pb2 import Summary
                 from torch.utils.tensorboard import SummaryWriter
 
+                self._points, self._point = Summary, Summary.Value
                 self._writer = SummaryWriter(str(run.logs), purge_step=step + 1 if step else 0)
             except ImportError as error:
                 print(f"no event files: {error}", file=sys.stderr, flush=True)
@@ -41,10 +43,12 @@ class Reporter:
         if self.run.rank == 0:
             print(text, flush=True)
 
-    def scalar(self, tag: str, value: float, step: int) -> None:
-        """One point of a curve."""
-        if self._writer is not None:
-            self._writer.add_scalar(tag, value, step)
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """One point of each curve, by their tags."""
+        if self._writer is not None and values:
+            # one event for all of them: what an event costs is Python and its checksum
+            points = [self._point(tag=tag, simple_value=v) for tag, v in values.items()]
+            self._writer.file_writer.add_summary(self._points(value=points), step)
 
     def overdue(self) -> bool:
         """Whether the last line is `every_s` old; slow environments still show life."""
@@ -60,8 +64,7 @@ class Reporter:
         if use is not None:
             extra.update(use.tags())
             self._warn_once(gpu_memory.warning(use), step)
-        for tag, value in extra.items():
-            self.scalar(tag, value, step)
+        self.scalars(extra, step)
         metrics = {**metrics, **extra}
         finite = {tag: round(v, 6) for tag, v in metrics.items() if math.isfinite(v)}
         self.run.write_progress({"t": round(time.time(), 3), "step": step, "metrics": finite})

@@ -86,12 +86,25 @@ def convert(key: str, value: Any, defaults: dict[str, Any], *, from_text: bool) 
     raise Refused(f"{key} is {value!r}; it must be a number")
 
 
+USUAL = {
+    "steps num_envs rollout epochs batch_size buffer_size train_every updates": (1.0, math.inf),
+    "hidden eval_episodes log_every": (1.0, math.inf),
+    "clip max_grad_norm": (1e-9, math.inf),
+    "gamma gae_lambda": (0.0, 1.0),
+}
+"""Limits of options that mean the same in every agent that has them."""
+
+
 def check_ranges(options: Any, **limits: tuple[float, float]) -> None:
-    """Raise Refused, naming each number outside its limits, which are 0 and none by default."""
+    """Raise Refused, naming each number outside its limits.
+
+    limits: of what is not among the USUAL; all else is 0 or more.
+    """
+    usual = {name: both for names, both in USUAL.items() for name in names.split()}
     bad = []
     for field in fields(options):
         value = getattr(options, field.name)
-        lowest, highest = limits.get(field.name, (0, math.inf))
+        lowest, highest = {**usual, **limits}.get(field.name, (0, math.inf))
         if isinstance(value, (int, float)) and not lowest <= value <= highest:
             below = "" if highest == math.inf else f" and at most {highest:g}"
             bad.append(f"{field.name} is {value}; it must be at least {lowest:g}{below}")

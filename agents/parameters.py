@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from runtime import Run
 from torch.optim.adam import adam
 
 Floats = NDArray[np.float32]
@@ -61,6 +62,52 @@ class Adam:
         """Take up what `state` returned, on whatever device."""
         for mine, kept in zip((self.count, self.mean, self.square), state.values(), strict=True):
             mine.copy_(kept)
+
+
+class Descent:
+    """All parameters of a module, which Adam moves down the gradients of losses.
+
+    theta: the parameters as one vector, the same bits on every rank. most: length of a gradient
+    beyond which it is scaled down; tiny: added to its length before that, as torch does.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, run: Run, *, most: float, eps: float = 1e-8,
+        tiny: float = 1e-6,
+    ) -> None:  # fmt: skip
+        self.run, self.most, self.tiny = run, most, tiny
+        self.parameters = list(module.parameters())
+        self.theta = flatten_parameters(module)
+        self.adam = Adam(self.theta, eps=eps)
+
+    def step(self, loss: torch.Tensor, lr: float, *, clipped: int | None = None) -> torch.Tensor:
+        """One update by the ranks' mean gradient. Returns its length before it was scaled.
+
+        clipped: how many numbers are measured and scaled, from the first on; all by default.
+        """
+        gradient = self.theta.grad
+        assert gradient is not None
+        gradient.zero_()
+        loss.backward(inputs=self.parameters)  # not of other modules that it runs through
+        self.run.average(gradient)
+        norm = gradient[:clipped].norm()
+        gradient[:clipped].mul_((self.most / (norm + self.tiny)).clamp(max=1.0))
+        self.adam.step(lr)
+        return norm
+
+    def held(self) -> dict[str, torch.Tensor]:
+        """All vectors, by the names that a fault says."""
+        return {"parameters": self.theta, **self.adam.state()}
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint, on the CPU."""
+        return {"params": self.theta.detach().cpu(), "optimizer": self.adam.state()}
+
+    @torch.no_grad()
+    def load(self, state: dict[str, Any]) -> None:
+        """Take up what `state` returned, on whatever device."""
+        self.theta.copy_(state["params"])
+        self.adam.load(state["optimizer"])
 
 
 class NumpyNetwork:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ import runtime  # noqa: F401  first: it sets how many threads torch and numpy st
 import checkpoint
 import environments
 import evaluation
+import health
 import numpy as np
 import seeds
 import torch
@@ -37,14 +38,17 @@ from environments import Facts
 from episodes import Episodes
 from launch import launch
 from loop import drive
+from networks import SMALLEST_PICTURE, convolutions, orthogonal, perceptron
 from normalise import RewardScale, RunningMoments
 from numpy.typing import NDArray
 from options import Refused, check_ranges
-from parameters import Adam, NumpyNetwork, first_not_finite, flatten_parameters
-from runtime import Fault, Run
+from parameters import Descent, NumpyNetwork, flatten_parameters
+from runtime import Run
+from schedules import straight
 from torch import Tensor, nn
 
 Floats = NDArray[np.float32]
+LOSSES = ("policy", "value", "entropy", "gradient_norm", "kl", "clip_fraction")
 
 # options
 
@@ -84,18 +88,9 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises Refused, naming every number out of its range."""
-        positive = "steps num_envs hidden rollout epochs batch_size eval_episodes log_every"
-        least = dict.fromkeys(positive.split(), (1.0, np.inf))
-        share = dict.fromkeys(["gamma", "gae_lambda"], (0.0, 1.0))
-        above = dict.fromkeys(["clip", "max_grad_norm"], (1e-9, np.inf))
-        check_ranges(self, seed=(-1, np.inf), log_std_start=(-20, 5), **least, **share, **above)
+        check_ranges(self, seed=(-1, np.inf), log_std_start=(-20, 5))
         if self.activation not in ("tanh", "relu"):
             raise Refused(f"activation is {self.activation!r}; it must be tanh or relu")
-
-
-def falls(start: float, end: float, step: int, o: Options) -> float:
-    """From start to end in a straight line, which is reached at the last step only."""
-    return start + (end - start) * min(1.0, step / o.steps)
 
 
 # networks
@@ -118,18 +113,14 @@ class Network(nn.Module):
         self.sizes = (facts.numbers, hidden, hidden, outputs)
         if facts.image:
             self.trunk = picture_trunk(facts.shape)
-            self.actor = _orthogonal(nn.Linear(512, outputs), 0.01)
-            self.critic = _orthogonal(nn.Linear(512, 1), 1.0)
+            self.actor, self.critic = (
+                orthogonal(nn.Linear(512, last), gain) for last, gain in ((outputs, 0.01), (1, 1.0))
+            )
         else:
             self.trunk = nn.Identity()
+            between, root = nn.Tanh if activation == "tanh" else nn.ReLU, math.sqrt(2)
             self.actor, self.critic = (
-                nn.Sequential(
-                    _orthogonal(nn.Linear(facts.numbers, hidden), math.sqrt(2)),
-                    nn.Tanh() if activation == "tanh" else nn.ReLU(),
-                    _orthogonal(nn.Linear(hidden, hidden), math.sqrt(2)),
-                    nn.Tanh() if activation == "tanh" else nn.ReLU(),
-                    _orthogonal(nn.Linear(hidden, last), gain),
-                )
+                perceptron((*self.sizes[:-1], last), between, (root, root, gain))
                 for last, gain in ((outputs, 0.01), (1, 1.0))
             )
 
@@ -141,21 +132,11 @@ class Network(nn.Module):
 
 def picture_trunk(shape: tuple[int, ...]) -> nn.Sequential:
     """(B, channels, height, width) to (B, 512). Raises Refused for pictures too small."""
-    channels, high, wide = shape
-    if min(high, wide) < 36:
-        raise Refused(f"pictures of {high} by {wide} are too small; each side must be 36 or more")
-    layers: list[nn.Module] = []
-    for filters, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-        layers += [_orthogonal(nn.Conv2d(channels, filters, size, stride), math.sqrt(2)), nn.ReLU()]
-        channels, high, wide = filters, (high - size) // stride + 1, (wide - size) // stride + 1
-    dense = _orthogonal(nn.Linear(channels * high * wide, 512), math.sqrt(2))
-    return nn.Sequential(*layers, nn.Flatten(), dense, nn.ReLU())
-
-
-def _orthogonal(layer: Any, gain: float) -> Any:
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
+    if min(shape[1:]) < SMALLEST_PICTURE:
+        raise Refused(f"pictures of {shape[1]} by {shape[2]} are too small; each side must be "
+                      f"{SMALLEST_PICTURE} or more")  # fmt: skip
+    layers, numbers = convolutions(shape, math.sqrt(2))
+    return nn.Sequential(*layers, orthogonal(nn.Linear(numbers, 512), math.sqrt(2)), nn.ReLU())
 
 
 def log_prob(outputs: Tensor, log_std: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,9 +166,10 @@ class Policy:
         low, high = self.facts.low, self.facts.high
         self.centre, self.half = low + (high - low) / 2, (high - low) / 2
         self.log_std: Floats = flat.numpy()[: len(low)]
-        self.act = NumpyNetwork(flat.numpy()[len(low) :], network.sizes, network.activation)
         if self.facts.image:
             self.act = self._through
+        else:
+            self.act = NumpyNetwork(flat.numpy()[len(low) :], network.sizes, network.activation)
 
     @torch.no_grad()
     def _through(self, seen: NDArray[np.uint8]) -> Floats:
@@ -312,8 +294,8 @@ class Learner:
         self.network = Network(
             facts, hidden=o.hidden, activation=o.activation, log_std_start=o.log_std_start
         ).to(run.device)
-        self.theta = flatten_parameters(self.network)
-        self.optimizer = Adam(self.theta, eps=1e-5)
+        self.descent = Descent(self.network, run, most=o.max_grad_norm, eps=1e-5, tiny=0.0)
+        self.theta = self.descent.theta
         self._acting = self.theta.detach().cpu()  # the same memory on a CPU
         self.moments = RunningMoments(facts.shape) if o.normalise_observations else None
         self.policy = Policy(self.network, self._acting, self.moments)
@@ -363,22 +345,16 @@ class Learner:
         """
         o, count = self.o, len(batch.old)
         parts = -(-count // -(-o.batch_size // self.run.world))
-        clip = falls(o.clip, o.clip_end, step, o)
-        lr = falls(o.lr, o.lr_end, step, o)
-        gradient = self.theta.grad
-        assert gradient is not None
+        clip = straight(o.clip, o.clip_end, step / o.steps)
+        lr = straight(o.lr, o.lr_end, step / o.steps)
         told: list[Tensor] = []
         for _ in range(o.epochs):
             order = torch.from_numpy(rng.permutation(count)).to(self.run.device)
             ratios: list[Tensor] = []
             for part in zip(*(t[order].tensor_split(parts) for t in batch), strict=True):
                 policy, value, entropy, moved = self.losses(Batch(*part))
-                gradient.zero_()
-                (policy + o.value_coef * value - o.entropy * entropy).backward()
-                self.run.average(gradient)
-                norm = gradient.norm()
-                gradient.mul_((o.max_grad_norm / norm).clamp(max=1.0))
-                self.optimizer.step(lr)
+                loss = policy + o.value_coef * value - o.entropy * entropy
+                norm = self.descent.step(loss, lr)
                 told += [policy.detach(), value.detach(), entropy.detach(), norm]
                 ratios.append(moved.detach())
             moves = torch.cat(ratios)
@@ -389,27 +365,16 @@ class Learner:
                 break
         means = torch.stack(told).view(-1, 4).mean(0)
         self.run.average(means)
-        names = ("policy", "value", "entropy", "gradient_norm", "kl", "clip_fraction")
-        tags = {
-            f"loss/{n}": v for n, v in zip(names, torch.cat([means, far]).tolist(), strict=True)
-        }
         self._acting.copy_(self.theta.detach())
-        for tag, number in tags.items():
-            if not np.isfinite(number):
-                raise Fault("nan", f"{tag} became {number} in the updates at {step}", step=step)
-        if bad := self.first_bad():
-            raise Fault("nan", f"{bad} not finite after the updates at {step}", step=step)
+        tags = health.losses(LOSSES, torch.cat([means, far]), step)
+        health.check(self.run, step, held=self.descent.held())
         return tags
-
-    def first_bad(self) -> str | None:
-        """Name of the first vector that holds NaN or infinity."""
-        return first_not_finite({"parameters": self.theta, **self.optimizer.state()})
 
     def state(self) -> dict[str, Any]:
         """All of it for a checkpoint, on the CPU."""
         f = self.facts
         return {
-            "params": self.theta.detach().cpu(), "optimizer": self.optimizer.state(),
+            **self.descent.state(),
             "observations": self.moments.state() if self.moments else {},
             "network": {
                 "hidden": self.o.hidden, "activation": self.o.activation,
@@ -420,10 +385,8 @@ class Learner:
 
     def load(self, state: dict[str, Any]) -> None:
         """Take up what `state` returned, on whatever device."""
-        with torch.no_grad():
-            self.theta.copy_(state["params"])
+        self.descent.load(state)
         self._acting.copy_(self.theta.detach())
-        self.optimizer.load(state["optimizer"])
         if self.moments:
             self.moments.load(state["observations"])
 
@@ -463,17 +426,14 @@ class Training:
         rows = min(o.rollout, -(-(o.steps - before) // self.total_envs))
         roll.collect(self.envs, self.learner.policy, self.rng, rows)
         self.step += rows * self.total_envs
-        row, fault = roll.first_bad(), None
-        if row is not None:
-            step = before + (row + 1) * self.total_envs
-            text = f"the environment gave a reward or observation that is not finite at {step}"
-            fault = Fault("nan", text, step=step)
-        self.run.agree_healthy(fault, step=self.step)
+        row = roll.first_bad()
+        given = None if row is None else before + (row + 1) * self.total_envs
+        health.check(self.run, self.step, given=given)
         rewards = roll.rewards[:rows]
         if self.scale:
             self.scale.update(rewards, (roll.terminated | roll.truncated)[:rows], self.run)
             rewards = self.scale.apply(rewards)
-        batch = self.learner.batch(roll, rewards, falls(o.clip, o.clip_end, self.step, o))
+        batch = self.learner.batch(roll, rewards, straight(o.clip, o.clip_end, self.step / o.steps))
         if self.learner.moments:  # from the next rollout on: this one was acted on by the old ones
             self.learner.moments.update(
                 roll.seen[:rows].reshape(-1, *roll.seen.shape[2:]), self.run
@@ -486,32 +446,19 @@ class Training:
 
     def save(self, metrics: dict[str, float]) -> None:
         """Write a checkpoint of this step; metrics: measured for exactly these parameters."""
-        learner, run = self.learner.state(), self.run
-        if len(set(run.gather(checkpoint.digest(learner["params"])))) > 1:
-            raise Fault("ranks-differ", "the ranks hold different parameters", step=self.step)
         scale = self.scale.state() if self.scale else {"moments": {}, "own": []}
-        state = {
-            **learner, "format": 1, "agent": "ppo", "step": self.step, "env": self.o.env,
-            "ranks": run.world, "options": asdict(self.o),
-            "rng": run.gather(seeds.rng_text(self.rng)),
-            "rewards": scale["moments"], "reward_sums": run.gather(scale["own"]),
-        }  # fmt: skip
-        own = {f"env-rank{run.rank}.bin": self.envs.save()}
-        checkpoint.write(run, None, step=self.step, metrics=metrics, state=state, own=own)
+        more = {"format": 1, "agent": "ppo", "rewards": scale["moments"],
+                "reward_sums": self.run.gather(scale["own"])}  # fmt: skip
+        checkpoint.save(self, {**self.learner.state(), **more}, metrics)
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Raises Refused when it does not fit the options."""
-        state, rank = checkpoint.read_model(folder), self.run.rank
-        made_with = {**state["options"], "ranks": state["ranks"]}
-        now = {**asdict(self.o), "ranks": self.run.world}
-        keys = "env hidden activation num_envs normalise_observations normalise_rewards ranks"
-        checkpoint.check_fits(folder, made_with, now, keys)
-        self.step = state["step"]
+        state = checkpoint.read_model(folder)
+        fits = "env hidden activation num_envs normalise_observations normalise_rewards"
+        checkpoint.go_on(self, folder, state, fits=fits)
         self.learner.load(state)
         if self.scale:
-            self.scale.load({"moments": state["rewards"]}, state["reward_sums"][rank])
-        self.rng = seeds.rng_from_text(state["rng"][rank])
-        self.envs.load((folder / f"env-rank{rank}.bin").read_bytes(), step=self.step)
+            self.scale.load({"moments": state["rewards"]}, state["reward_sums"][self.run.rank])
 
 
 def train(o: Options, run: Run) -> Training:

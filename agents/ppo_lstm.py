@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ import runtime  # noqa: F401  first: it sets how many threads torch and numpy st
 import checkpoint
 import environments
 import evaluation
+import health
 import numpy as np
 import seeds
 import torch
@@ -32,12 +33,14 @@ from launch import launch
 from loop import drive
 from numpy.typing import NDArray
 from options import check_ranges
-from parameters import Adam, NumpyNetwork, first_not_finite, flatten_parameters
+from parameters import Descent, NumpyNetwork
 from recurrent import NumpyLSTM, State, over_time, pack, through_lstm
-from runtime import Fault, Run
+from runtime import Run
+from schedules import straight
 from torch import Tensor, nn
 
 Floats = NDArray[np.float32]
+LOSSES = ("policy", "value", "entropy", "gradient_norm")
 
 # options
 
@@ -72,16 +75,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises Refused, naming every number out of its range."""
-        positive = "steps num_envs hidden rollout batch_size epochs eval_episodes log_every"
-        share = dict.fromkeys(["gamma", "gae_lambda"], (0.0, 1.0))
-        least = dict.fromkeys(positive.split(), (1.0, np.inf))
-        above = dict.fromkeys(["clip", "max_grad_norm"], (1e-9, np.inf))
-        check_ranges(self, seed=(-1, np.inf), **share, **least, **above)
-
-
-def lr_at(step: int, o: Options) -> float:
-    """Learning rate at `step`; `lr_end` at the last update only."""
-    return o.lr + (o.lr_end - o.lr) * min(1.0, step / o.steps)
+        check_ranges(self, seed=(-1, np.inf))
 
 
 # networks
@@ -238,8 +232,8 @@ class Learner:
     def __init__(self, o: Options, run: Run, sizes: Sequence[int]) -> None:
         self.o, self.run = o, run
         self.network = Network(sizes, recurrent=o.recurrent, longest=o.rollout).to(run.device)
-        self.theta = flatten_parameters(self.network)
-        self.optimizer = Adam(self.theta, eps=1e-5)
+        self.descent = Descent(self.network, run, most=o.max_grad_norm, eps=1e-5)
+        self.theta = self.descent.theta
         self._acting = self.theta.detach().cpu()  # the same memory on a CPU
         self.actor = Actor(self._acting.numpy(), sizes, recurrent=o.recurrent)
 
@@ -257,7 +251,7 @@ class Learner:
         numbers = torch.from_numpy(known).to(device).flatten(1)  # (4, T * n)
         state = torch.from_numpy(r.state).to(device)
         group = -(-o.batch_size // self.run.world)
-        lr = lr_at(step, o)
+        lr = straight(o.lr, o.lr_end, step / o.steps)
         totals, updates = torch.zeros(4, device=device), 0
         for _ in range(o.epochs):
             for envs in np.split(rng.permutation(n), range(group, n, group)):
@@ -267,41 +261,22 @@ class Learner:
                 sizes = torch.from_numpy(p.sizes)  # on a CPU, as torch wants it
                 totals += self.update(seen[rows], (h, c), sizes, numbers[:, rows], lr)
                 updates += 1
-        with torch.no_grad():
-            self._acting.copy_(self.theta)
+        self._acting.copy_(self.theta.detach())
         self.run.average(totals)
-        names = ("loss/policy", "loss/value", "loss/entropy", "loss/gradient_norm")
-        losses = dict(zip(names, (totals / updates).tolist(), strict=True))
-        for name, number in losses.items():
-            if not np.isfinite(number):
-                text = f"{name} became {number} in the updates at {step}"
-                raise Fault("nan", text, step=step)
-        return losses
+        return health.losses(LOSSES, totals / updates, step)
 
     def update(self, seen: Tensor, state: State, sizes: Tensor, known: Tensor, lr: float) -> Tensor:
         """One step of the optimiser. Returns (4,): the losses, entropy and gradient's norm."""
-        o, gradient = self.o, self.theta.grad
-        assert gradient is not None
-        out = over_time(self.network, seen, state, sizes, o.checkpoint_segments)
-        policy, value, entropy = ppo_losses(out, known, o.clip)
-        gradient.zero_()
-        (policy + o.value_coef * value - o.entropy * entropy).backward()
-        self.run.average(gradient)
-        norm = gradient.norm()
-        gradient.mul_((o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        self.optimizer.step(lr)
+        out = over_time(self.network, seen, state, sizes, self.o.checkpoint_segments)
+        policy, value, entropy = ppo_losses(out, known, self.o.clip)
+        loss = policy + self.o.value_coef * value - self.o.entropy * entropy
+        norm = self.descent.step(loss, lr)
         return torch.stack((policy, value, entropy, norm)).detach()
-
-    def first_bad(self) -> str | None:
-        """Name of the first vector that holds NaN or infinity."""
-        return first_not_finite({"parameters": self.theta, **self.optimizer.state()})
 
     def load(self, state: dict[str, Any]) -> None:
         """Take up what a checkpoint has, on whatever device."""
-        with torch.no_grad():
-            self.theta.copy_(state["params"])
-            self._acting.copy_(self.theta)
-        self.optimizer.load(state["optimizer"])
+        self.descent.load(state)
+        self._acting.copy_(self.theta.detach())
 
 
 # main
@@ -348,48 +323,31 @@ class Training:
 
     def check_healthy(self, r: Rollout | None = None, before: int = 0) -> None:
         """Raises Fault with the first cause: what an environment gave, else the parameters."""
-        fault = None
+        given = None
         if r is not None:
             reached = np.concatenate([r.seen[1:], self.envs.seen[None]])
             bad = ~(np.isfinite(r.rewards) & np.isfinite(reached).all(axis=-1)).all(axis=1)
             if bad.any():
-                step = before + (int(bad.argmax()) + 1) * self.total_envs
-                text = f"the environment gave a reward or observation that is not finite at {step}"
-                fault = Fault("nan", text, step=step)
-        if fault is None and (name := self.learner.first_bad()):
-            fault = Fault("nan", f"{name} not finite at {self.step}", step=self.step)
-        self.run.agree_healthy(fault, step=self.step)
+                given = before + (int(bad.argmax()) + 1) * self.total_envs
+        health.check(self.run, self.step, given=given, held=self.learner.descent.held())
 
     def save(self, metrics: dict[str, float]) -> None:
         """Write a checkpoint of this step; metrics: measured for exactly these parameters."""
         self.check_healthy()
-        params = self.learner.theta.detach().cpu()
-        if len(set(self.run.gather(checkpoint.digest(params)))) > 1:
-            raise Fault("ranks-differ", "the ranks hold different parameters", step=self.step)
         state = {
-            "params": params, "optimizer": self.learner.optimizer.state(),
-            "format": 1, "agent": "ppo_lstm", "step": self.step, "env": self.o.env,
-            "sizes": list(self.sizes), "ranks": self.run.world, "options": asdict(self.o),
-            "rng": self.run.gather(seeds.rng_text(self.rng)),
-            "recurrent": self.o.recurrent,
+            **self.learner.descent.state(), "format": 1, "agent": "ppo_lstm",
+            "sizes": list(self.sizes), "recurrent": self.o.recurrent,
             "remembered": self.run.gather(torch.from_numpy(self.state)),
         }  # fmt: skip
-        envs = {f"env-rank{self.run.rank}.bin": self.envs.save()}
-        checkpoint.write(self.run, None, step=self.step, metrics=metrics, state=state, own=envs)
+        checkpoint.save(self, state, metrics)
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Raises Refused when it does not fit the options."""
-        state, rank = checkpoint.read_model(folder), self.run.rank
-        made_with = {**state["options"], "ranks": state["ranks"]}
-        now = {**asdict(self.o), "ranks": self.run.world}
-        checkpoint.check_fits(folder, made_with, now, "env hidden recurrent num_envs ranks")
-        self.step = state["step"]
+        state = checkpoint.read_model(folder)
+        playing = checkpoint.go_on(self, folder, state, fits="env hidden recurrent num_envs")
         self.learner.load(state)
-        self.rng = seeds.rng_from_text(state["rng"][rank])
-        kept = (folder / f"env-rank{rank}.bin").read_bytes()
-        self.envs.load(kept, step=self.step)
-        if kept:  # new episodes have nothing to remember
-            self.state[:] = state["remembered"][rank].numpy()
+        if playing:  # new episodes have nothing to remember
+            self.state[:] = state["remembered"][self.run.rank].numpy()
 
 
 def train(o: Options, run: Run) -> Training:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import runtime  # noqa: F401  first: it sets how many threads torch and numpy st
 import checkpoint
 import environments
 import evaluation
+import health
 import numpy as np
 import seeds
 import torch
@@ -30,11 +31,13 @@ import torch.nn.functional as F
 from episodes import Episodes
 from launch import launch
 from loop import drive
+from networks import perceptron
 from numpy.typing import NDArray
 from options import check_ranges
-from parameters import Adam, NumpyNetwork, first_not_finite, flatten_parameters
+from parameters import Descent, NumpyNetwork, flatten_parameters
 from replay import Replay
-from runtime import Fault, Run
+from runtime import Run
+from schedules import straight
 from torch import Tensor, nn
 
 Floats = NDArray[np.float32]
@@ -74,16 +77,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises Refused, naming every number out of its range."""
-        positive = "steps num_envs hidden batch_size buffer_size train_every updates log_every"
-        share = dict.fromkeys(["gamma", "tau"], (0.0, 1.0))
-        least = dict.fromkeys([*positive.split(), "eval_episodes"], (1.0, np.inf))
-        check_ranges(self, seed=(-1, np.inf), max_grad_norm=(1e-9, np.inf),
-                     target_entropy=(-np.inf, np.inf), **share, **least)  # fmt: skip
-
-
-def lr_at(step: int, o: Options) -> float:
-    """Learning rate at `step`; `lr_end` at the last step only."""
-    return o.lr + (o.lr_end - o.lr) * min(1.0, step / o.steps)
+        check_ranges(self, seed=(-1, np.inf), tau=(0, 1), target_entropy=(-np.inf, np.inf))
 
 
 # networks
@@ -97,10 +91,7 @@ class Actor(nn.Module):
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        for inward, outward in zip(sizes[:-1], sizes[1:], strict=True):
-            layers += [nn.Linear(inward, outward), nn.ReLU()]
-        self.layers = nn.Sequential(*layers[:-1])
+        self.layers = perceptron(sizes)
 
     def forward(self, seen: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(batch, seen) and standard normal (batch, acted) to (batch, acted) and (batch,) log p."""
@@ -118,14 +109,6 @@ def squashed_log_prob(raw: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
     """
     normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
     return (normal - 2.0 * (math.log(2.0) - raw - F.softplus(-2.0 * raw))).sum(-1)
-
-
-class Temperature(nn.Module):
-    """What an action's entropy is worth beside a reward."""
-
-    def __init__(self, first: float) -> None:
-        super().__init__()
-        self.log = nn.Parameter(torch.tensor(math.log(first)))
 
 
 class Critics(nn.Module):
@@ -207,30 +190,6 @@ def soft_target(reward: Tensor, terminated: Tensor, value: Tensor, gamma: float)
     return reward + gamma * (1.0 - terminated) * value
 
 
-class Followed:
-    """The parameters of a module as one vector, which Adam moves down the gradient of a loss."""
-
-    def __init__(self, module: nn.Module, o: Options, run: Run) -> None:
-        self.o, self.run, self.parameters = o, run, list(module.parameters())
-        self.theta = flatten_parameters(module)
-        self.adam = Adam(self.theta)
-
-    def step(self, loss: Tensor, lr: float, *, clipped: int) -> Tensor:
-        """One update, the same on every rank; the norm of the gradient's first `clipped` numbers.
-
-        These are scaled down to max_grad_norm where they are longer.
-        """
-        gradient = self.theta.grad
-        assert gradient is not None
-        gradient.zero_()
-        loss.backward(inputs=self.parameters)  # not of critics that it runs through
-        self.run.average(gradient)
-        norm = gradient[:clipped].norm()
-        gradient[:clipped].mul_((self.o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        self.adam.step(lr)
-        return norm
-
-
 class Learner:
     """Policy with temperature, critics, target critics. sizes: as the Actor's."""
 
@@ -238,12 +197,18 @@ class Learner:
         self.o, self.run = o, run
         self.numbers, self.acts = sizes[0], sizes[-1] // 2
         values = (self.numbers + self.acts, *sizes[1:-1], 1)
-        self.actor, self.temperature = Actor(sizes), Temperature(o.temperature or 1.0)
+        self.actor = Actor(sizes)
+        # the temperature, as a logarithm: what an action's entropy is worth beside a reward
+        first = torch.tensor(math.log(o.temperature or 1.0), device=run.device)
+        self.log_worth = nn.Parameter(first)
         self.critics, self.target = Critics(values), Critics(values)
-        both = nn.ModuleList([self.actor, self.temperature])  # the actor first, to act by numpy
+        # the actor first, to act by numpy
+        both = nn.ModuleList([self.actor, nn.ParameterList([self.log_worth])])
         for module in (both, self.critics, self.target):
             module.to(run.device)
-        self.own, self.values = Followed(both, o, run), Followed(self.critics, o, run)
+        self.own, self.values = (
+            Descent(module, run, most=o.max_grad_norm) for module in (both, self.critics)
+        )
         self.theta_target = flatten_parameters(self.target)
         with torch.no_grad():
             self.theta_target.copy_(self.values.theta)
@@ -260,44 +225,38 @@ class Learner:
         # made anew: torch aligns its memory, so that sums come out the same in the next process
         seen, after = batch[..., :n].contiguous(), batch[..., n : 2 * n].contiguous()
         acted, reward, terminated = batch[..., 2 * n : -2], batch[..., -2], batch[..., -1]
-        lr = lr_at(step, o)
+        lr = straight(o.lr, o.lr_end, step / o.steps)
         totals = torch.zeros(len(LOSSES), device=self.run.device)
         for k in range(len(rows)):
-            worth = self.temperature.log.detach().exp()
+            worth = self.log_worth.detach().exp()
             with torch.no_grad():
                 action, log_prob = self.actor(after[k], noises[k, 0])
                 value = self.target(after[k], action).amin(0) - worth * log_prob  # (batch,)
                 goal = soft_target(reward[k], terminated[k], value, o.gamma)
             values = self.critics(seen[k], acted[k])  # (2, batch)
             value_loss = 2.0 * F.mse_loss(values, goal.expand_as(values))  # the sum of both
-            value_norm = self.values.step(value_loss, lr, clipped=len(self.values.theta))
+            value_norm = self.values.step(value_loss, lr)
 
             action, log_prob = self.actor(seen[k], noises[k, 1])
             value = torch.minimum(*self.critics(seen[k], action))  # (batch,)
             policy_loss, entropy = (worth * log_prob - value).mean(), -log_prob.detach().mean()
             loss = policy_loss
             if not o.temperature:
-                loss = loss + self.temperature.log * (entropy + o.target_entropy * self.acts)
-            policy_norm = self.own.step(loss, lr, clipped=len(self.own.theta) - 1)
+                loss = loss + self.log_worth * (entropy + o.target_entropy * self.acts)
+            policy_norm = self.own.step(loss, lr, clipped=-1)  # all but the temperature
             with torch.no_grad():
                 self.theta_target.lerp_(self.values.theta, o.tau)
             found = (value_loss, policy_loss, entropy, worth, value_norm, policy_norm)
             totals += torch.stack(found).detach()
         self.acting.copy_(self.own.theta.detach())
-        means: list[float] = (totals / len(rows)).tolist()
-        losses = {f"loss/{name}": mean for name, mean in zip(LOSSES, means, strict=True)}
-        for name, number in losses.items():
-            if not np.isfinite(number):
-                text = f"{name} became {number} in the updates at {step}"
-                raise Fault("nan", text, step=step)
-        return losses
+        return health.losses(LOSSES, totals / len(rows), step)
 
-    def first_bad(self) -> str | None:
-        """Name of the first vector that holds NaN or infinity."""
+    def held(self) -> dict[str, Tensor]:
+        """All vectors, by the names that a fault says."""
         state = self.state()
         for part in ("adam", "adam_critics"):
             state |= {f"{part} {name}": vector for name, vector in state.pop(part).items()}
-        return first_not_finite(state)
+        return state
 
     def state(self) -> dict[str, Any]:
         """All of it for a checkpoint, on the CPU."""
@@ -353,12 +312,8 @@ class Training:
         before = self.step
         self.collect()
         rounds = self.step // self.o.train_every - before // self.o.train_every
-        if not rounds or self.step < max(self.o.learning_starts, self.total_envs):
-            return {}
-        losses = self.learn(rounds)
-        # ten points of each curve for a line of progress: one an update would cost 3 % of its time
-        every, since = max(1, self.o.log_every // 10), max(self.o.train_every, self.total_envs)
-        return losses if self.step // every > (self.step - since) // every else {}
+        ready = self.step >= max(self.o.learning_starts, self.total_envs)
+        return self.learn(rounds) if rounds and ready else {}
 
     def collect(self) -> None:
         """Step every environment once; at the very end only as many as steps are left."""
@@ -387,45 +342,30 @@ class Training:
 
     def check_healthy(self, *, rows_only: bool = False) -> None:
         """Raises Fault with the first cause: what an environment gave, else the parameters."""
-        row, fault = self.replay.first_bad(self.checked), None
+        row = self.replay.first_bad(self.checked)
         self.checked = self.replay.count
-        if row is not None:
-            step = (row // self.per_rank + 1) * self.total_envs
-            text = f"the environment gave a reward or observation that is not finite at {step}"
-            fault = Fault("nan", text, step=step)
-        elif not rows_only and (bad := self.learner.first_bad()):
-            fault = Fault("nan", f"{bad} not finite at {self.step}", step=self.step)
-        self.run.agree_healthy(fault, step=self.step)
+        given = None if row is None else (row // self.per_rank + 1) * self.total_envs
+        held = {} if rows_only else self.learner.held()
+        health.check(self.run, self.step, given=given, held=held)
 
     def save(self, metrics: dict[str, float]) -> None:
         """Write a checkpoint of this step; metrics: measured for exactly these parameters."""
         self.check_healthy()
-        learner = self.learner.state()
-        if len(set(self.run.gather(checkpoint.digest(learner["params"])))) > 1:
-            raise Fault("ranks-differ", "the ranks hold different parameters", step=self.step)
         state = {
-            **learner, "format": 1, "agent": "sac", "step": self.step, "env": self.o.env,
-            "sizes": list(self.sizes), "low": self.low.tolist(), "high": self.high.tolist(),
-            "ranks": self.run.world, "options": asdict(self.o),
-            "rng": self.run.gather(seeds.rng_text(self.rng)),
+            **self.learner.state(), "format": 1, "agent": "sac", "sizes": list(self.sizes),
+            "low": self.low.tolist(), "high": self.high.tolist(),
             "rows": self.run.gather(self.replay.count),
         }  # fmt: skip
-        envs = {f"env-rank{self.run.rank}.bin": self.envs.save()}
-        checkpoint.write(self.run, self.replay, step=self.step, metrics=metrics,
-                         state=state, own=envs)  # fmt: skip
+        checkpoint.save(self, state, metrics, memory=self.replay)
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Raises Refused when it does not fit the options."""
-        state, rank = checkpoint.read_model(folder), self.run.rank
-        made_with = {**state["options"], "ranks": state["ranks"]}
-        now = {**asdict(self.o), "ranks": self.run.world}
-        checkpoint.check_fits(folder, made_with, now, "env hidden num_envs buffer_size ranks")
-        self.step = state["step"]
+        state = checkpoint.read_model(folder)
+        checkpoint.go_on(self, folder, state, fits="env hidden num_envs buffer_size")
         self.learner.load(state)
-        self.replay.load(folder, checkpoint.read_manifest(folder), state["rows"][rank])
+        rows = state["rows"][self.run.rank]
+        self.replay.load(folder, checkpoint.read_manifest(folder), rows)
         self.checked = self.replay.count
-        self.rng = seeds.rng_from_text(state["rng"][rank])
-        self.envs.load((folder / f"env-rank{rank}.bin").read_bytes(), step=self.step)
 
 
 def greedy(state: dict[str, Any]) -> Policy:

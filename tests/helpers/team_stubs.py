@@ -99,6 +99,23 @@ class Counter(Matching):
         return seen, dict.fromkeys(rewards, float(self.t)), ended, limit, infos
 
 
+class Late(Counter):
+    """The third agent joins after the second step of each episode."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        seen, infos = super().reset(seed, options)
+        self.agents.remove("third")
+        del seen["third"], infos["third"]
+        return seen, infos
+
+    def step(self, actions: dict[str, int]) -> Any:
+        seen, *rest = super().step(actions)
+        if self.t == 2:
+            self.agents.append("third")
+            seen.update(self._seen(["third"]))
+        return (seen, *rest)
+
+
 class Lingering(Matching):
     """Keeps who has died among its agents, and asks them for actions."""
 

@@ -228,6 +228,19 @@ def test_fire_is_pressed_where_there_is_such_a_button(games: Any, training: bool
     assert set(pressed) == {("F", True), ("G", False)}
 
 
+def test_fire_is_pressed_after_a_lost_life_too_and_its_reward_counts(games: Any) -> None:
+    for name, pressed in (("FiringNoFrameskip-v4", 3), ("GameNoFrameskip-v4", 0)):
+        env = environments.make_env(name, training=False)
+        game: Any = env.unwrapped
+        env.reset(seed=0)
+        before, total, over = game.t, 0.0, False
+        while not over:
+            _, reward, over, _, _ = env.step(0)
+            total += float(reward)
+        assert game.actions.count(1) == 4 * pressed  # at the start and after two of three lives
+        assert total == 2.5 * (200 - before)
+
+
 def test_rewards_are_signs_in_training_only(games: Any) -> None:
     found = {}
     for name in ("GameNoFrameskip-v4", "LosingNoFrameskip-v4"):

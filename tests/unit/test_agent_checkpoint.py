@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="left out: torch: not installed")
-pytest.importorskip("numpy", reason="left out: numpy: not installed")
+np = pytest.importorskip("numpy", reason="left out: numpy: not installed")
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "agents"))
+from tests.helpers.agents import AGENTS  # noqa: E402  puts agents/ on the path
+from tests.helpers.two_ranks import as_processes  # noqa: E402
 
+# isort: split
 import checkpoint  # noqa: E402
 import options  # noqa: E402
 import runtime  # noqa: E402
@@ -132,3 +134,104 @@ def test_options_that_shape_the_state_must_fit(tmp_path: Path) -> None:
     checkpoint.check_fits(tmp_path, {"env": "a", "lr": 1}, {"env": "a", "lr": 2}, "env")
     with pytest.raises(options.Refused, match="env is b, but .* was made with a"):
         checkpoint.check_fits(tmp_path, {"env": "a"}, {"env": "b"}, "env")
+
+
+# trainings
+
+
+@dataclass(frozen=True)
+class Options:
+    env: str = "some"
+    hidden: int = 8
+
+
+class Episodes:
+    """Stands for environments; `kept` is what they say of themselves."""
+
+    def __init__(self, kept: bytes) -> None:
+        self.kept, self.told = kept, (b"", -1)
+
+    def save(self) -> bytes:
+        return self.kept
+
+    def load(self, data: bytes, *, step: int) -> None:
+        self.told = data, step
+
+
+class Trained:
+    def __init__(self, run: Any, *, kept: bytes = b"playing", seed: int = 0, **told: Any) -> None:
+        self.o, self.run, self.step = Options(**told), run, 0
+        self.rng, self.envs = np.random.default_rng(seed), Episodes(kept)
+
+
+def saved(run: runtime.Run, **told: Any) -> tuple[Trained, Path]:
+    t = Trained(run, **told)
+    t.step = 7
+    t.rng.random(5)
+    state = {"params": torch.arange(3.0), "agent": "some", "sizes": [3]}
+    checkpoint.save(t, state, {"eval/return": 2.0}, own={"more.bin": b"m"})
+    return t, run.checkpoints / "step-000000007"
+
+
+def test_a_saved_training_goes_on_where_it_was(run: runtime.Run) -> None:
+    t, folder = saved(run)
+    assert set(checkpoint.read_manifest(folder)) == {"model.pt", "env-rank0.bin", "more.bin"}
+    state = checkpoint.read_model(folder)
+    said = {name: state[name] for name in ("agent", "step", "env", "ranks", "options", "sizes")}
+    assert said == {"agent": "some", "step": 7, "env": "some", "ranks": 1, "sizes": [3],
+                    "options": {"env": "some", "hidden": 8}}  # fmt: skip
+    again = Trained(run, seed=1)
+    assert checkpoint.go_on(again, folder, state, fits="env hidden", sizes=[3])
+    assert again.step == 7 and again.envs.told == (b"playing", 7)
+    assert again.rng.random() == t.rng.random()
+
+
+def test_environments_that_were_not_kept_are_told_of_it(run: runtime.Run) -> None:
+    _, folder = saved(run, kept=b"")
+    again = Trained(run)
+    assert not checkpoint.go_on(again, folder, checkpoint.read_model(folder), fits="env")
+    assert again.envs.told == (b"", 7)
+
+
+def test_a_training_of_another_shape_is_refused_and_stays_as_it_is(run: runtime.Run) -> None:
+    _, folder = saved(run)
+    state = checkpoint.read_model(folder)
+    other = Trained(run, hidden=9)
+    for text, told in (
+        ("hidden is 9, but .* was made with 8", {"fits": "env hidden"}),
+        (r"sizes is \[4\], but .* was made with \[3\]", {"fits": "env", "sizes": [4]}),
+    ):
+        with pytest.raises(options.Refused, match=text):
+            checkpoint.go_on(other, folder, state, **told)
+    with pytest.raises(options.Refused, match="ranks is 1, but .* was made with 2"):
+        checkpoint.go_on(other, folder, {**state, "ranks": 2}, fits="env")
+    assert other.step == 0 and other.envs.told == (b"", -1)
+
+
+APART = """
+import sys; sys.path.insert(0, {agents!r})
+sys.path.insert(0, {root!r})
+import runtime, torch
+from tests.unit.test_agent_checkpoint import Trained, checkpoint
+run = runtime.Run("test", device="cpu")
+t = Trained(run)
+for same in (True, False):
+    try:
+        checkpoint.save(t, dict(params=torch.ones(3) * (1 if same else run.rank)), dict())
+        t.step += 1
+    except runtime.Fault as fault:
+        print(fault.kind, fault, t.step)
+runtime.close(run)
+"""
+
+
+def test_ranks_that_hold_different_parameters_are_a_fault_and_leave_nothing(
+    tmp_path: Path,
+) -> None:
+    code = APART.format(agents=str(AGENTS), root=str(AGENTS.parent))
+    said = as_processes(code, tmp_path)
+    assert said == ["ranks-differ the ranks hold different parameters 1\n"] * 2
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    assert folder.name == "step-000000000"
+    files = set(checkpoint.read_manifest(folder))
+    assert files == {"model.pt", "env-rank0.bin", "env-rank1.bin"}

@@ -27,8 +27,11 @@ import checkpoint  # noqa: E402
 import evaluation  # noqa: E402
 import ippo  # noqa: E402
 import options  # noqa: E402
+import parameters  # noqa: E402
 import runtime  # noqa: E402
+import team_environments  # noqa: E402
 import teams  # noqa: E402
+from schedules import straight  # noqa: E402
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -107,21 +110,14 @@ def test_numbers_out_of_range_are_all_named() -> None:
     assert len(str(refused.value).splitlines()) == 2
 
 
-def test_learning_rate_reaches_its_end_at_the_last_step_only() -> None:
-    o = ippo.Options(steps=1000, lr=0.01, lr_end=0.001)
-    rates = [ippo.lr_at(step, o) for step in range(1001)]
-    assert rates[0] == 0.01 and rates[500] == pytest.approx(0.0055)
-    assert rates[1000] == pytest.approx(0.001) and min(rates[:1000]) > 0.001
-
-
 # collecting
 
 
 def rollout_of(name: str, n: int, length: int, last: int | None = None) -> ippo.Rollout:
-    facts = teams.look(f"team_stubs:{name}")
+    facts = team_environments.look(f"team_stubs:{name}")
     envs = teams.Teams(f"team_stubs:{name}", seed=0, index=range(n), facts=facts)
     one = ippo.Network((facts.width, 8, 8, 3))
-    policy = ippo.Policy(ippo.flatten_parameters(one).detach(), (facts.width, 8, 8, 3))
+    policy = ippo.Policy(parameters.flatten_parameters(one).detach(), (facts.width, 8, 8, 3))
     rng = np.random.default_rng(0)
     return ippo.collect(envs, policy, rng, length, last=n if last is None else last)
 
@@ -210,6 +206,24 @@ def test_advantages_are_each_agents_own_and_stop_where_it_ends(
     assert abs(rows.advantages.mean()) < 1e-6 and rows.advantages.std() == pytest.approx(1, 1e-4)
 
 
+def test_who_joins_in_mid_episode_is_learned_from_since_then_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, v = learner(gamma=0.5, gae_lambda=1.0, normalise_values=False), 8.0
+    with torch.no_grad():  # everything is worth the same
+        one.network.value[-1].weight.zero_(), one.network.value[-1].bias.fill_(v)
+    r = rollout_of("Late", 1, 12)  # ends before it joins a third time
+    rows = one.weigh(r)
+    joined = rows.seen[:, -1] == 1
+    assert rows.seen[joined, 0].tolist() == [102, 103, 104, 202, 203, 204]
+    real = [3 + 4 / 2 + 5 / 4, 4 + 5 / 2, 5]  # to a real end, and then to a time limit
+    expected = real + [x + v / 2 ** (3 - t) for t, x in enumerate(real)]
+    assert rows.goals[joined] == pytest.approx(expected)
+    assert (rows.actions[joined] == r.actions[r.acting[:, :, 2], 2]).all()
+    assert len(rows.goals) == 12 + 8 + 6
+
+
 def test_normalised_values_are_learned_as_deviations_and_told_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +248,9 @@ def test_updates_equal_plain_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     plain = ippo.Network((7, 16, 16, 3))
     plain.load_state_dict(one.network.state_dict())
     one.learn(rows, np.random.default_rng(0), 50)
-    optimizer = torch.optim.Adam(plain.parameters(), lr=ippo.lr_at(50, one.o), eps=1e-5)
+    optimizer = torch.optim.Adam(
+        plain.parameters(), lr=straight(one.o.lr, one.o.lr_end, 50 / 600), eps=1e-5
+    )
     seen, actions, old, advantages, goals = (torch.from_numpy(array) for array in rows)
     norms, cut = [], 0.0
     for _ in range(4):
@@ -397,7 +413,10 @@ def final_files(folder: Path) -> dict[str, Any]:
     return {n: f for n, f in manifest["files"].items() if not n.startswith("env-")}
 
 
-@pytest.mark.parametrize(("which", "env"), [(0, "team_stubs:Mortal"), (1, "team_stubs:Shared")])
+@pytest.mark.parametrize(
+    ("which", "env"),
+    [(0, "team_stubs:Mortal"), (1, "team_stubs:Shared"), (0, "team_stubs:Late")],
+)
 def test_resumed_run_ends_with_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     which: int, env: str,

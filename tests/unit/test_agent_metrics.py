@@ -42,7 +42,7 @@ def test_without_tensorboard_it_says_so_once_and_goes_on(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     reporter = metrics.Reporter(run, step=0)
-    reporter.scalar("reward", 1.0, 1)
+    reporter.scalars({"reward": 1.0}, 1)
     reporter.line(10, {"reward": 1.0})
     reporter.flush()
     reporter.close()

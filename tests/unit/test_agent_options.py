@@ -77,3 +77,32 @@ def test_the_file_is_taken_and_words_beside_it_are_refused(
         file.write_text(text)
         with pytest.raises(options.Refused, match="RUNNER_PARAMS="):
             options.read_options(Some, [])
+
+
+@dataclass(frozen=True)
+class Ranged:
+    seed: int = 0
+    steps: int = 1
+    clip: float = 0.2
+    gamma: float = 0.9
+    tau: float = 0.5
+    lr: float = 0.0
+    env: str = "-1"
+
+
+def test_numbers_out_of_range_are_all_named_by_the_usual_limits_or_their_own() -> None:
+    options.check_ranges(Ranged())
+    options.check_ranges(Ranged(seed=-1, tau=9.0), seed=(-1, np.inf))
+    bad = Ranged(seed=-1, steps=0, clip=0.0, gamma=1.5, tau=2.0, lr=-0.1)
+    with pytest.raises(options.Refused) as refused:
+        options.check_ranges(bad, tau=(0, 1))
+    assert str(refused.value).splitlines() == [
+        "seed is -1; it must be at least 0",
+        "steps is 0; it must be at least 1",
+        "clip is 0.0; it must be at least 1e-09",
+        "gamma is 1.5; it must be at least 0 and at most 1",
+        "tau is 2.0; it must be at least 0 and at most 1",
+        "lr is -0.1; it must be at least 0",
+    ]
+    with pytest.raises(options.Refused, match="steps is 1; it must be at least 2$"):
+        options.check_ranges(Ranged(), steps=(2, np.inf))  # what is told goes before what is usual

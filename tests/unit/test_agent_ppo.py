@@ -176,13 +176,6 @@ def test_numbers_out_of_range_are_all_named() -> None:
         ppo.Options(activation="selu")
 
 
-def test_schedules_reach_their_end_at_the_last_step_only() -> None:
-    o = ppo.Options(steps=1000)
-    values = [ppo.falls(0.2, 0.1, step, o) for step in range(1001)]
-    assert values[0] == 0.2 and values[500] == pytest.approx(0.15)
-    assert values[1000] == pytest.approx(0.1) and min(values[:1000]) > 0.1
-
-
 # networks and acting
 
 
@@ -431,7 +424,7 @@ def test_epochs_end_once_the_policy_has_moved_far(run: Any) -> None:
         batch = some_batch(one, 40)
         old = ppo.log_prob(one.network(batch.seen)[0], one.network.log_std, batch.actions)[0]
         one.learn(batch._replace(old=old.detach()), np.random.default_rng(0), 0)
-        return float(one.optimizer.count)
+        return float(one.descent.adam.count)
 
     assert updates() == 50 and 2 <= updates(target_kl=0.02) < 20
 
@@ -542,7 +535,7 @@ def test_first_row_that_is_not_finite_is_found(run: Any, where: str) -> None:
 def test_diverging_parameters_end_the_run_before_they_are_kept(
     train: Train, tmp_path: Path
 ) -> None:
-    with pytest.raises(runtime.Fault, match="became (nan|inf)|not finite after") as fault:
+    with pytest.raises(runtime.Fault, match="became (nan|inf)|not finite at") as fault:
         train(lr=1e30, lr_end=1e30, checkpoint_every=25, activation="relu")
     assert fault.value.kind == "nan"
     for name in names(tmp_path):
@@ -619,7 +612,7 @@ def test_atari_pictures_are_resumed_exactly(train: Train, tmp_path: Path) -> Non
     for module in ("ale_py", "cv2"):
         pytest.importorskip(module, reason=f"left out: {module}: not installed")
     more = {"env": "ALE/Pong-v5", "steps": 64, "rollout": 16, "epochs": 1, "batch_size": 16,
-            "checkpoint_every": 32, "eval_every": 0}  # fmt: skip
+            "hidden": 64, "checkpoint_every": 32, "eval_every": 0}  # fmt: skip
     whole = train("a", **more)
     again = train("b", resume=tmp_path / "a" / "checkpoints" / names(tmp_path / "a")[0], **more)
     assert torch.equal(whole.learner.theta, again.learner.theta)
@@ -688,7 +681,8 @@ trained = []
 for words in json.loads(sys.argv[1]):
     t = ppo.train(options.read_options(ppo.Options, words), run)
     made = sum(env.unwrapped.made for env in t.envs.envs) if "Counter" in t.o.env else 0
-    moments = t.learner.moments.mean.tolist() if t.learner.moments else []
+    held = t.learner.moments
+    moments = [held.mean.tolist(), held.var.tolist()] if held else []
     scale = float(t.scale.moments.var) if t.scale else 0
     trained.append([checkpoint.digest(t.learner.theta.detach()), t.step, moments, scale, made])
 # half a batch on each rank

