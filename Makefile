@@ -16,7 +16,7 @@ inputs := setup.cfg pyproject.toml constraints.txt
 pip := $(venv) -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 rig := RUNNER_RIG_PIP_ARGS="$(PIP_ARGS)" $(venv) -m tests.rig
 
-.PHONY: help demo test check faults bench compat gpu image rig-up rig-down clean-rig clean
+.PHONY: help demo test check faults bench bench-agents slow compat gpu image rig-up rig-down clean-rig clean
 
 help:
 	@echo 'make demo       train an agent on this machine, from nothing'
@@ -24,6 +24,8 @@ help:
 	@echo 'make check      ruff, mypy and the unit tests, in seconds'
 	@echo 'make faults     every fault at every phase of a run (root); writes docs/faults.md'
 	@echo 'make bench      figures, as ratios of pairs measured side by side (root: also over ssh)'
+	@echo 'make bench-agents  steps per CPU second beside CleanRL and Stable-Baselines3'
+	@echo 'make slow       what the agents reach: all recipes over seeds, an Atari curve (hours)'
 	@echo 'make compat     the agents with the torch versions of the image pins (some GB)'
 	@echo 'make gpu        on a machine with an NVIDIA GPU: what only that can show'
 	@echo 'make image      the image of a worker for your own uid, to run by hand (docs/image.md)'
@@ -78,6 +80,15 @@ bench: .venv/.test
 	$(venv) benchmarks/bench_dispatch.py
 	@$(rig) packages
 	$(venv) benchmarks/over_ssh.py
+
+# The rivals are not installed: benchmarks/bench_agents.py says how, and leaves out what is not there.
+bench-agents: .venv/.test
+	$(venv) benchmarks/bench_agents.py
+
+# Stopped and started again, it goes on with the seed it was at.
+slow: .venv/.test
+	nice -n 5 $(venv) benchmarks/bench_returns.py
+	nice -n 5 $(venv) benchmarks/bench_curve.py
 
 # The agents with the older torch versions of the image pins; some GB, once.
 compat:

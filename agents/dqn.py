@@ -32,6 +32,7 @@ import numpy as np
 import seeds
 import torch
 import torch.nn.functional as F
+from acceleration import accelerated, check_compile
 from episodes import Episodes
 from frames import Frames, memory_for
 from launch import launch
@@ -57,6 +58,8 @@ class Options:
     seed: int = -1  # drawn when negative
     num_envs: int = 1  # in all, rounded up to a multiple of the ranks
     device: str = "auto"  # auto, cpu or cuda
+    amp: bool = False  # bfloat16 within the forward passes of learning
+    compile: str = "off"  # or a mode of torch.compile: default, reduce-overhead (CUDA graphs)
     hidden: int = 256  # width of both hidden layers; of the one behind the convolutions
     lr: float = 2.3e-3  # at the start; falls in a straight line …
     lr_end: float = 0.0  # … to this at the last step
@@ -84,6 +87,7 @@ class Options:
         """Raises Refused, naming every number out of its range."""
         share = dict.fromkeys(["average", "eps_start", "eps_end", "eps_fraction"], (0.0, 1.0))
         check_ranges(self, seed=(-1, np.inf), n_step=(1, np.inf), **share)
+        check_compile(self.compile)
         if self.loss not in ("huber", "squared"):
             raise Refused(f"loss is {self.loss!r}; it must be huber or squared")
 
@@ -177,11 +181,25 @@ class Learner:
         self.theta_average = self.theta.detach().clone()
         with torch.no_grad():
             self.theta_target.copy_(self.theta)
-        self.loss = F.smooth_l1_loss if o.loss == "huber" else F.mse_loss
+        self.error = F.smooth_l1_loss if o.loss == "huber" else F.mse_loss
+        self.losses_of = accelerated(self.losses, o, run.device)
         self.updates, self.copied_at = 0, 0
         acting = self.theta.detach()
         self._acting = acting if len(sizes) == 5 else acting.cpu()  # on a CPU the same memory
         self.policy = Policy(self._acting, sizes)
+
+    def losses(self, b: Batch) -> tuple[Tensor]:
+        """The error of the values predicted for one batch."""
+        with torch.no_grad():
+            values = self.target(b.after)
+            if self.o.double:
+                best = self.online(b.after).argmax(1, keepdim=True)
+                value = values.gather(1, best).squeeze(1)
+            else:
+                value = values.amax(1)
+            goal = td_target(b.reward, b.discount, value)
+        predicted = self.online(b.seen).gather(1, b.choice).squeeze(1)
+        return (self.error(predicted, goal),)
 
     def learn(self, batch: Batch, step: int) -> dict[str, float]:
         """One round of updates, one for each of the batches: the mean losses.
@@ -195,17 +213,8 @@ class Learner:
                 self.theta_target.copy_(self.theta)
         lr = straight(o.lr, o.lr_end, step / o.steps)
         told: list[Tensor] = []
-        for seen, after, choice, reward, discount in zip(*batch, strict=True):
-            with torch.no_grad():
-                values = self.target(after)
-                if o.double:
-                    best = self.online(after).argmax(1, keepdim=True)
-                    value = values.gather(1, best).squeeze(1)
-                else:
-                    value = values.amax(1)
-                goal = td_target(reward, discount, value)
-            predicted = self.online(seen).gather(1, choice).squeeze(1)
-            loss = self.loss(predicted, goal)
+        for part in zip(*batch, strict=True):
+            (loss,) = self.losses_of(Batch(*part))
             told += [loss.detach(), self.descent.step(loss, lr)]
         rounds = len(batch.reward)
         self.updates += rounds
@@ -343,6 +352,8 @@ def train(o: Options, run: Run) -> Training:
         t.load(run.resume)
     elif o.checkpoint_every:
         t.memory.ring.check_disk(run.checkpoints)
+    if o.checkpoint_every:
+        t.memory.ring.write_ahead(run.checkpoints)
     replay = f"{t.memory.ring.size_bytes / 1e6:.0f} MB a rank, in memory and in checkpoints"
     drive(t, o, run, name="dqn", more=f"envs {t.total_envs}  replay {replay}")
     return t

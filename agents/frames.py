@@ -19,6 +19,7 @@ from environments import Env, Facts
 from numpy.typing import NDArray
 from options import Refused
 from replay import Batch, Replay, Windows
+from runtime import Fault
 
 GOES_ON, ENDED, CUT = range(3)  # the last two: a real end, and a time limit
 Bytes = NDArray[np.uint8]
@@ -81,13 +82,22 @@ class Frames:
     def sample(
         self, rng: np.random.Generator, shape: tuple[int, int], device: torch.device
     ) -> Batch:
-        """Transitions drawn evenly from those that are whole: (updates, batch, depth, …) bytes."""
+        """Transitions drawn evenly from those that are whole: (updates, batch, depth, …) bytes.
+
+        Raises Fault when there is none.
+        """
         starts = np.empty(shape[0] * shape[1], np.int64)
         missing = np.arange(len(starts))
-        while len(missing):
+        none = not self.ring.count
+        while len(missing) and not none:
             drawn = rng.integers(self.ring.oldest, self.ring.count, size=len(missing))
             starts[missing] = drawn
-            missing = missing[~self.is_whole(drawn)]
+            broken = ~self.is_whole(drawn)
+            missing = missing[broken]
+            if broken.all():  # by chance, or for ever
+                none = not self.is_whole(np.arange(self.ring.oldest, self.ring.count)).any()
+        if none:
+            raise Fault("no-transitions", "the replay memory holds no whole transition", step=-1)
         after, reward, discount, _ = self._window(starts)
         first = (starts + self._on[starts % self.ring.capacity]) % self.ring.capacity
 

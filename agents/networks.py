@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+from acceleration import Head
 from torch import nn
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
@@ -29,7 +30,7 @@ def perceptron(
     """
     layers: list[nn.Module] = []
     for k, (inward, outward) in enumerate(pairwise(sizes)):
-        layer = nn.Linear(inward, outward)
+        layer = (Head if k == len(sizes) - 2 else nn.Linear)(inward, outward)
         layers += [layer if gains is None else orthogonal(layer, gains[k]), between()]
     return nn.Sequential(*layers[:-1])
 

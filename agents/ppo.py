@@ -33,6 +33,7 @@ import numpy as np
 import seeds
 import torch
 import torch.nn.functional as F
+from acceleration import Head, accelerated, check_compile
 from advantages import gae, normalised
 from environments import Facts
 from episodes import Episodes
@@ -62,6 +63,8 @@ class Options:
     seed: int = -1  # drawn when negative
     num_envs: int = 8  # in all, rounded up to a multiple of the ranks
     device: str = "auto"  # auto, cpu or cuda
+    amp: bool = False  # bfloat16 within the forward passes of learning
+    compile: str = "off"  # or a mode of torch.compile: default, reduce-overhead (CUDA graphs)
     hidden: int = 64  # width of both hidden layers, of actor and critic each; not for pictures
     activation: str = "tanh"  # tanh or relu; not for pictures
     rollout: int = 32  # steps of each environment between updates
@@ -89,6 +92,7 @@ class Options:
     def __post_init__(self) -> None:
         """Raises Refused, naming every number out of its range."""
         check_ranges(self, seed=(-1, np.inf), log_std_start=(-20, 5))
+        check_compile(self.compile)
         if self.activation not in ("tanh", "relu"):
             raise Refused(f"activation is {self.activation!r}; it must be tanh or relu")
 
@@ -114,7 +118,7 @@ class Network(nn.Module):
         if facts.image:
             self.trunk = picture_trunk(facts.shape)
             self.actor, self.critic = (
-                orthogonal(nn.Linear(512, last), gain) for last, gain in ((outputs, 0.01), (1, 1.0))
+                orthogonal(Head(512, last), gain) for last, gain in ((outputs, 0.01), (1, 1.0))
             )
         else:
             self.trunk = nn.Identity()
@@ -299,6 +303,8 @@ class Learner:
         self._acting = self.theta.detach().cpu()  # the same memory on a CPU
         self.moments = RunningMoments(facts.shape) if o.normalise_observations else None
         self.policy = Policy(self.network, self._acting, self.moments)
+        self.losses_of = accelerated(self.losses, o, run.device)
+        self.outputs_of = accelerated(self.network, o, run.device, compiles=False)
 
     @torch.no_grad()
     def batch(self, roll: Rollout, rewards: Floats, clip: float) -> Batch:
@@ -309,7 +315,7 @@ class Learner:
         seen = torch.from_numpy(self.policy.normal(seen)).to(self.run.device)
         actions = torch.from_numpy(roll.actions[:rows].reshape(rows * n, -1)).to(self.run.device)
         # one pass for all there is to know; in parts, for pictures take much memory on the way
-        parts = [self.network(part) for part in seen.split(4096)]
+        parts = [self.outputs_of(part) for part in seen.split(4096)]
         outputs, values = (torch.cat(each) for each in zip(*parts, strict=True))
         old, _ = log_prob(outputs[: rows * n], self.network.log_std, actions)
         value = values.cpu().numpy()
@@ -352,7 +358,7 @@ class Learner:
             order = torch.from_numpy(rng.permutation(count)).to(self.run.device)
             ratios: list[Tensor] = []
             for part in zip(*(t[order].tensor_split(parts) for t in batch), strict=True):
-                policy, value, entropy, moved = self.losses(Batch(*part))
+                policy, value, entropy, moved = self.losses_of(Batch(*part))
                 loss = policy + o.value_coef * value - o.entropy * entropy
                 norm = self.descent.step(loss, lr)
                 told += [policy.detach(), value.detach(), entropy.detach(), norm]

@@ -7,13 +7,19 @@ fields of a numpy dtype, little-endian). A full segment's file never changes: la
 hard-link it. The segment being filled, and one whose older rows were overwritten before any
 checkpoint kept it, is written anew. So a checkpoint writes what is new since the last one and no
 more than a segment beside it, however large the ring is.
+
+Of that most is on the disk before (`write_ahead`): a thread writes each segment as soon as it is
+full to `replay-rank0.tmp/` beside the checkpoints, and a save waits for it and links.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +32,7 @@ from torch import Tensor
 
 SEGMENT = 4096
 SEGMENT_BYTES = 4_000_000  # at most, or a checkpoint rewrites too much of the one being filled
+WAITING = 4  # segments that wait for the disk, at most: beyond that the training waits, too
 Floats = NDArray[np.float32]
 
 
@@ -54,6 +61,37 @@ class Replay:
         self.count = 0  # rows written since the start
         self._kept: dict[str, StoredFile] = {}  # whole segments lying in self._folder
         self._folder = Path()
+        self._ahead: Path | None = None
+        self._written: dict[str, Future[StoredFile]] = {}  # whole segments lying there, or soon
+
+    def write_ahead(self, checkpoints: Path) -> None:
+        """From now on bring each segment to the disk once it is full, beside the checkpoints.
+
+        Raises OSError from then on in `next_row`, too.
+        """
+        if self.segment > self.capacity:
+            return  # none is ever whole
+        folder = checkpoints / f"replay-rank{self.rank}.tmp"
+        shutil.rmtree(folder, ignore_errors=True)  # an attempt's that was killed
+        folder.mkdir(parents=True)
+        self._ahead, self._thread = folder, ThreadPoolExecutor(1, "write-ahead")
+        weakref.finalize(self, _end_ahead, self._thread, folder)
+
+    def _write_segment(self) -> None:
+        """The one that has just become full; those that no checkpoint will hold go."""
+        assert self._ahead is not None
+        for name in [n for n in self._written if _rows(n)[1] <= self.oldest]:
+            self._written.pop(name).result()
+            (self._ahead / name).unlink()
+        waiting = [one for one in self._written.values() if not one.done()]
+        if len(waiting) >= WAITING:
+            waiting[0].result()
+        start = self.count - self.segment
+        name = self._name(start, self.count)
+        if name in self._kept:  # a save came just when it was full
+            return
+        data = self.rows[np.arange(start, self.count) % self.capacity].tobytes()
+        self._written[name] = self._thread.submit(write_file, self._ahead / name, data)
 
     def check_disk(self, folder: Path) -> None:
         """Raises Refused where the disk has no room for it: each checkpoint keeps it, by links."""
@@ -73,6 +111,8 @@ class Replay:
 
     def next_row(self) -> Any:
         """The slot for the next row, a view to be filled; the row counts from now on."""
+        if self._ahead and self.count and not self.count % self.segment:
+            self._write_segment()  # its last row is filled by now
         slot = self.count % self.capacity
         self.count += 1
         return self.rows[slot]
@@ -101,6 +141,12 @@ class Replay:
             if whole in self._kept and link(self._folder / whole, folder / whole):
                 files[whole] = self._kept[whole]
                 continue
+            if whole in self._written:
+                stored = self._written[whole].result()  # durable from here on
+                assert self._ahead is not None
+                if link(self._ahead / whole, folder / whole):
+                    files[whole] = stored
+                    continue
             first, end = max(start, oldest), min(start + size, self.count)
             slots = np.arange(first, end) % self.capacity
             files[self._name(first, end)] = write_file(
@@ -113,6 +159,9 @@ class Replay:
         self._folder = folder
         whole = self.segment * self.dtype.itemsize
         self._kept = {n: f for n, f in files.items() if f.bytes == whole}
+        for name in [n for n in self._written if n in self._kept]:
+            del self._written[name]
+            (self._ahead or folder).joinpath(name).unlink(missing_ok=True)
 
     def load(self, folder: Path, files: dict[str, StoredFile], count: int) -> None:
         """Read the rows a checkpoint keeps; count: rows written up to it. Raises Refused."""
@@ -120,7 +169,7 @@ class Replay:
         missing = min(count, self.capacity)
         own = {n: f for n, f in files.items() if n.startswith(f"replay-rank{self.rank}-")}
         for name in own:
-            first, end = (int(n) for n in re.findall(r"-(\d+)", name))
+            first, end = _rows(name)
             rows = np.fromfile(folder / name, self.dtype.base)
             rows = rows.reshape(end - first, *self.dtype.shape)
             live = max(first, count - self.capacity)
@@ -132,6 +181,17 @@ class Replay:
 
     def _name(self, first: int, end: int) -> str:
         return f"replay-rank{self.rank}-{first:09d}-{end:09d}.bin"
+
+
+def _rows(name: str) -> tuple[int, int]:
+    """First and end of the rows that a segment's file holds, from its name."""
+    first, end = re.findall(r"-(\d+)", name)
+    return int(first), int(end)
+
+
+def _end_ahead(thread: ThreadPoolExecutor, folder: Path) -> None:
+    thread.shutdown(wait=True, cancel_futures=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Batch(NamedTuple):

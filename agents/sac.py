@@ -381,6 +381,8 @@ def train(o: Options, run: Run) -> Training:
         t.load(run.resume)
     elif o.checkpoint_every:
         t.replay.check_disk(run.checkpoints)
+    if o.checkpoint_every:
+        t.replay.write_ahead(run.checkpoints)
     replay = f"{t.replay.size_bytes / 1e6:.0f} MB a rank, in memory and in checkpoints"
     drive(t, o, run, name="sac", more=f"envs {t.total_envs}  replay {replay}")
     return t

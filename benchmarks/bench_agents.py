@@ -34,7 +34,7 @@ GOALS = {"cleanrl": 3.0, "sb3": 4.0}
 OURS = {
     "dqn": "num_envs=1 buffer_size=10000 learning_starts=10000 train_every=10 updates=1 "
     "batch_size=128 lr=2.5e-4 lr_end=2.5e-4 gamma=0.99 target_every=500 double=false "
-    "eps_end=0.05 eps_fraction=0.5 max_grad_norm=1e9 hidden=102",
+    "eps_end=0.05 eps_fraction=0.5 loss=squared max_grad_norm=1e9 hidden=102",
     "ppo": "num_envs=4 rollout=128 epochs=4 batch_size=128 lr=2.5e-4 lr_end=0 gamma=0.99 "
     "gae_lambda=0.95 clip=0.2 clip_end=0.2 entropy=0.01 value_coef=0.5 max_grad_norm=0.5",
 }

@@ -7,7 +7,8 @@ No Docker, no SSH: a `local` worker in a folder of its own, gone at the end. Che
 nvidia-smi's words are understood; a run gets one free card, sees that one alone and holds its
 lease; the next run waits for it; a cancel brings the memory back before it returns; a program that
 the runner did not start keeps its card; a killed rank and a killed launcher leave no memory behind
-and the run goes on; a card that is too small is named as the cause; DQN trains on the card. Exit
+and the run goes on; a card that is too small is named as the cause; DQN trains on the card. Then
+gpu_agents.py prints how many steps each agent makes in a second, on the card and beside it. Exit
 status 0: all as it should be; 1: something is not, each named; 4: there is no GPU to check.
 """
 
@@ -29,6 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "provisioning" / "worker"))
 sys.path.insert(1, str(REPOSITORY))
 
+import gpu_agents  # noqa: E402
 import gpus  # noqa: E402
 import stage  # noqa: E402
 
@@ -114,6 +116,7 @@ def main(words: list[str]) -> int:
         check_kills(checks, place, stand_in)
         check_too_small(checks, place, stand_in)
         check_training(checks, place, stand_in)
+    gpu_agents.report(stand_in=stand_in)
     print(f"{len(checks.wrong)} wrong" if checks.wrong else "all as it should be")
     return 1 if checks.wrong else 0
 

@@ -54,3 +54,7 @@ def test_all_of_it_holds_with_a_stand_in(tmp_path: Path) -> None:
         cards.close()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WRONG" not in done.stdout and "all as it should be" in done.stdout
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.split()}
+    for name in ("dqn", "ppo"):
+        assert float(rows[name][0]) > 0 and rows[name][1:] == ["-"] * 4
+    assert "left out: card; card, amp; card, compiled; card, both: needs CUDA" in done.stdout

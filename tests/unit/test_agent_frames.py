@@ -19,6 +19,7 @@ import tests.helpers.agents  # noqa: E402, F401  puts agents/ on the path
 # isort: split
 import frames  # noqa: E402
 from options import Refused  # noqa: E402
+from runtime import Fault  # noqa: E402
 
 CPU = torch.device("cpu")
 SIDE = 2
@@ -206,6 +207,16 @@ def test_a_reward_that_is_no_number_is_found() -> None:
         kept.begin(0, stack, 0)
         kept.end(0, stack, reward, False, False)
     assert kept.first_bad(0) == 2 and kept.first_bad(3) is None
+
+
+def test_drawing_where_nothing_is_whole_is_a_fault_and_no_endless_loop() -> None:
+    kept, stack = memory(20, n_step=3), np.zeros((4, SIDE, SIDE), np.uint8)
+    for steps in range(3):  # none at all, then windows that are open
+        with pytest.raises(Fault, match="holds no whole transition"):
+            kept.sample(np.random.default_rng(0), (1, 5), CPU)
+        kept.begin(0, stack, 0)
+        kept.end(0, stack, float(steps), False, False)
+    assert kept.sample(np.random.default_rng(0), (1, 5), CPU).reward.shape == (1, 5)
 
 
 def test_too_small_a_memory_is_refused() -> None:

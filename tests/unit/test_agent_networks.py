@@ -10,6 +10,7 @@ np = pytest.importorskip("numpy", reason="left out: numpy: not installed")
 import tests.helpers.agents  # noqa: E402, F401  puts agents/ on the path
 
 # isort: split
+import acceleration  # noqa: E402
 import networks  # noqa: E402
 
 
@@ -17,7 +18,7 @@ def test_a_perceptron_is_linear_layers_with_activations_between_them() -> None:
     nn = torch.nn
     plain = networks.perceptron((3, 5, 4, 2))
     kinds = [type(layer) for layer in plain]
-    assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
+    assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, acceleration.Head]
     assert plain(torch.randn(7, 6, 3)).shape == (7, 6, 2)
     assert [type(layer) for layer in networks.perceptron((3, 5, 2), nn.Tanh)][1] is nn.Tanh
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 from pathlib import Path
@@ -112,6 +113,43 @@ def test_an_earlier_checkpoint_that_was_removed_is_not_needed(tmp_path: Path) ->
     fill(ring, 9)  # the first segment is gone, the second half overwritten
     files = save(ring, tmp_path / "b")
     assert (loaded(ring, tmp_path / "b", files).rows == ring.rows).all()
+
+
+@pytest.mark.parametrize("capacity", [16, 20, 100])
+def test_what_was_written_ahead_is_linked_and_comes_back(tmp_path: Path, capacity: int) -> None:
+    ring = replay.Replay(capacity, 2)
+    (tmp_path / "replay-rank0.tmp").mkdir()
+    (tmp_path / "replay-rank0.tmp" / "old").write_bytes(b"of a killed attempt")
+    ring.write_ahead(tmp_path)
+    for number, more in enumerate([3, 5, 1, 14, 2, 40, 10]):
+        fill(ring, more)
+        for one in ring._written.values():
+            one.result(10)
+        ahead = [path.stat().st_ino for path in (tmp_path / "replay-rank0.tmp").iterdir()]
+        assert len(ahead) <= capacity // 8 + 1  # what no checkpoint will hold goes
+        folder = tmp_path / str(number)
+        files = save(ring, folder)
+        assert files == {path.name: digest_file(path) for path in folder.iterdir()}
+        copy = loaded(ring, folder, files)
+        assert copy.count == ring.count and (copy.rows == ring.rows).all()
+        assert not any((tmp_path / "replay-rank0.tmp" / name).exists() for name in files)
+    assert ahead and set(ahead) <= {path.stat().st_ino for path in folder.iterdir()}
+    del ring, copy
+    assert not (tmp_path / "replay-rank0.tmp").exists()
+
+
+def test_a_disk_that_fails_ahead_fails_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> StoredFile:
+        raise OSError(errno.ENOSPC, "no room")
+
+    ring = replay.Replay(100, 2)
+    ring.write_ahead(tmp_path)
+    monkeypatch.setattr(replay, "write_file", full)
+    fill(ring, 9)
+    with pytest.raises(OSError, match="no room"):
+        save(ring, tmp_path / "a")
 
 
 def test_first_bad_row_is_named_by_its_number() -> None:

@@ -31,6 +31,18 @@ def test_cuda_that_is_not_there_is_refused_and_auto_takes_the_cpu(
     assert runtime.choose_device("auto", 0).type == "cpu"
 
 
+def test_a_leased_card_that_torch_does_not_see_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    assert runtime.choose_device("auto", 0).type == "cpu"
+    told = capsys.readouterr().err
+    assert told.startswith("WARNING: a GPU is leased (CUDA_VISIBLE_DEVICES=GPU-1), but torch")
+    assert told.endswith("training on the CPU\n") and told.count("\n") == 1
+    assert runtime.choose_device("cpu", 0).type == "cpu" and not capsys.readouterr().err
+
+
 def test_folders_made_by_hand_are_never_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
