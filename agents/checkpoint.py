@@ -11,7 +11,9 @@ Shipped agents write `step-000050000/`:
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -19,6 +21,7 @@ import math
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -201,8 +204,10 @@ def go_on(
     """
     more = {"ranks": t.run.world, **more}
     made_with = {**state["options"], **{name: state[name] for name in more}}
-    check_fits(folder, made_with, {**asdict(t.o), **more}, " ".join([fits, *more]))
-    t.step = state["step"]
+    check_fits(folder, made_with, {**asdict(t.o), **more}, " ".join([fits, "seed", *more]))
+    t.step, asked = state["step"], t.o.steps
+    if t.step > asked != made_with["steps"]:  # whole rollouts may go beyond what was asked for
+        raise Refused(f"steps is {asked}, but {t.step} are made already in {folder}; ask for more")
     t.rng = rng_from_text(state["rng"][t.run.rank])
     playing = (folder / f"env-rank{t.run.rank}.bin").read_bytes()
     t.envs.load(playing, step=t.step)
@@ -216,12 +221,44 @@ def check_fits(folder: Path, made_with: dict[str, Any], now: dict[str, Any], key
             raise Refused(f"{key} is {now[key]}, but {folder} was made with {made_with[key]}")
 
 
-def remove_leftovers(run: Run) -> None:
-    """Delete the unfinished checkpoints of an attempt that was killed."""
-    if run.rank == 0:
+@contextlib.contextmanager
+def own_folder(run: Run) -> Iterator[None]:
+    """The folder of checkpoints is this training's alone, as long as the context lasts.
+
+    What an attempt that was killed left unfinished there is deleted. A collective call. Raises
+    Refused where it cannot be written, another training writes there, or another's checkpoints
+    lie there.
+    """
+    with contextlib.ExitStack() as held:
+        problem = run.gather(_take(run, held) if run.rank == 0 else "")[0]
+        if problem:
+            raise Refused(f"{run.checkpoints}: {problem}")
+        yield
+
+
+def _take(run: Run, held: contextlib.ExitStack) -> str:
+    try:
         run.checkpoints.mkdir(parents=True, exist_ok=True)
-        for part in run.checkpoints.glob("step-*.tmp"):
-            shutil.rmtree(part, ignore_errors=True)
+        probe = run.checkpoints / "step-.tmp"
+        shutil.rmtree(probe, ignore_errors=True)
+        probe.mkdir()
+    except OSError as error:
+        return f"nothing can be written there ({error.strerror})"
+    handle = os.open(run.checkpoints, os.O_RDONLY | os.O_DIRECTORY)
+    held.callback(os.close, handle)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "another training writes there; wait for its end, or choose another folder"
+    except OSError:  # some network file systems know no locks
+        pass
+    for part in run.checkpoints.glob("step-*.tmp"):
+        shutil.rmtree(part, ignore_errors=True)
+    there = sorted(path.parent.name for path in run.checkpoints.glob("step-*/manifest.json"))
+    if there and not run.resume:
+        lie = f"checkpoints of another training lie there, up to {there[-1]}"
+        return f"{lie}; go on from one with RUNNER_RESUME, or choose another folder"
+    return ""
 
 
 def read_manifest(checkpoint: Path) -> dict[str, StoredFile]:
@@ -229,7 +266,7 @@ def read_manifest(checkpoint: Path) -> dict[str, StoredFile]:
     try:
         manifest = json.loads((checkpoint / "manifest.json").read_text("utf-8"))
         return {name: StoredFile(**entry) for name, entry in manifest["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refused(f"{checkpoint}: its manifest cannot be read: {error}") from error
 
 
@@ -240,7 +277,35 @@ def read_model(checkpoint: Path) -> dict[str, Any]:
             checkpoint / "model.pt", map_location="cpu", weights_only=True
         )
     except Exception as error:  # torch raises many kinds for a file that is none of its own
-        raise Refused(f"{checkpoint}: not a checkpoint that can be read: {error}") from error
+        told = str(error).split("\n")[0] or type(error).__name__
+        raise Refused(f"{checkpoint}: model.pt cannot be read ({told})") from error
+    return state
+
+
+def read_own(folder: Path, agent: str, *, format: int = 1) -> dict[str, Any]:
+    """model.pt of a checkpoint that `agent` is to go on from, whole and its own.
+
+    Replay memory is only measured, the rest read and compared. Raises Refused.
+    """
+    for name, told in read_manifest(folder).items():
+        path = folder / name
+        try:
+            whole = (
+                path.stat().st_size == told.bytes
+                if name.startswith("replay-")
+                else digest_file(path) == told
+            )
+        except OSError as error:
+            raise Refused(f"{path}: {error.strerror}; go on from another checkpoint") from error
+        if not whole:
+            raise Refused(f"{path} is not what its manifest says; go on from another checkpoint")
+    state = read_model(folder)
+    if not isinstance(state, dict) or not {"agent", "format", "options"} <= state.keys():
+        raise Refused(f"{folder}: not a checkpoint of {agent}")
+    if state["agent"] != agent:
+        raise Refused(f"{folder}: a checkpoint of {state['agent']}, not of {agent}")
+    if state["format"] != format:
+        raise Refused(f"{folder}: made by a version whose checkpoints cannot be gone on from")
     return state
 
 

@@ -334,9 +334,7 @@ class Training:
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Raises Refused when it does not fit the options."""
-        state, rank = checkpoint.read_model(folder), self.run.rank
-        if state["format"] != 2:
-            raise Refused(f"{folder}: its replay memory is of an older kind; start anew")
+        state, rank = checkpoint.read_own(folder, "dqn", format=2), self.run.rank
         fits = "env hidden num_envs buffer_size n_step gamma"  # rows hold the last two
         playing = checkpoint.go_on(self, folder, state, fits=fits)
         self.learner.load(state)

@@ -75,6 +75,8 @@ def make_env(name: str, *, training: bool = False, render: str | None = None) ->
         return gym.make(plain, disable_env_checker=True, **mode)
     except ImportError as error:
         raise Refused(f"env {name!r}: {error}") from error
+    except (SyntaxError, TypeError) as error:  # of the module, or of its name
+        raise Refused(f"env {name!r} cannot be made: {type(error).__name__}: {error}") from error
     except gym.error.Error as error:
         known = near(plain, gym.registry) if plain not in gym.registry else ""
         raise Refused(f"env {name!r} cannot be made{known or f': {error}'}") from error

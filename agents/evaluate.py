@@ -246,4 +246,7 @@ def film(
 
 
 if __name__ == "__main__":
-    launch(Options, evaluate, lambda state: find_agent(state, Path()).greedy(state), sys.argv[1:])
+    launch(
+        Options, evaluate, lambda state: find_agent(state, Path()).greedy(state), sys.argv[1:],
+        writes=False,
+    )  # fmt: skip

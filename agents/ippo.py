@@ -325,7 +325,7 @@ class Training:
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Raises Refused when it does not fit the options."""
-        state = checkpoint.read_model(folder)
+        state = checkpoint.read_own(folder, "ippo")
         fits = "env hidden num_envs agent_numbers normalise_values"
         checkpoint.go_on(self, folder, state, fits=fits, sizes=list(self.sizes))
         self.learner.load(state)

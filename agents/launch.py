@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from checkpoint import read_model
+from checkpoint import own_folder, read_model
 from evaluation import Choose, evaluate_by_hand, play_greedy
 from options import Refused, read_options
 from runtime import Run, append_line, edge, open_progress
@@ -25,13 +25,14 @@ def launch(
     words: Sequence[str],
     *,
     play: Callable[..., list[float] | None] = play_greedy,
+    writes: bool = True,
 ) -> None:
     """An agent's main: options in, training or evaluation, exit status out.
 
     cls: a dataclass of options with `seed` (drawn when negative) and `device`. play: plays a policy
-    where evaluation.play_greedy cannot (teams). Exit status: 0 done, 1 a fault, 2 refused (its
-    fault line says `setup`: to start again would not help), 143 or 130 stopped by a signal with the
-    state saved.
+    where evaluation.play_greedy cannot (teams). writes: whether `train` makes checkpoints.
+    Exit status: 0 done, 1 a fault, 2 refused (its fault line says `setup`: to start again would not
+    help), 143 or 130 stopped by a signal with the state saved.
     """
     name, run = Path(sys.argv[0]).stem, None
     try:
@@ -43,11 +44,13 @@ def launch(
             old = read_model(run.resume)["options"]["seed"] if run.resume else None
             drawn = run.gather(int.from_bytes(os.urandom(4), "big"))[0]
             options = replace(options, seed=drawn if old is None else old)
-        with edge(run):
+        with edge(run), own_folder(run) if writes else contextlib.nullcontext():
             train(options, run)
     except Refused as problem:
         if run and run.hand_folder:
-            run.hand_folder.rmdir()  # nothing was written yet
+            for folder in (run.checkpoints, run.logs, run.hand_folder):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()  # nothing was written yet
         lines = str(problem).splitlines()
         for line in lines:
             print(f"{name}: {line}", file=sys.stderr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Protocol
 
-import checkpoint
 import gpu_memory
 from metrics import Reporter
 from runtime import Run, Stopped
@@ -53,7 +52,6 @@ def drive(t: Training, o: Any, run: Run, *, name: str, more: str = "") -> None:
 
     o: with env, seed, steps and the common *_every options. more: what the first line also says.
     """
-    checkpoint.remove_leftovers(run)
     reporter = Reporter(run, step=t.step)
     reporter.say(
         f"{name}  device {run.describe_device()}  env {o.env}  seed {o.seed}  ranks {run.world}"

@@ -459,7 +459,7 @@ class Training:
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Raises Refused when it does not fit the options."""
-        state = checkpoint.read_model(folder)
+        state = checkpoint.read_own(folder, "ppo")
         fits = "env hidden activation num_envs normalise_observations normalise_rewards"
         checkpoint.go_on(self, folder, state, fits=fits)
         self.learner.load(state)

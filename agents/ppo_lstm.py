@@ -343,7 +343,7 @@ class Training:
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Raises Refused when it does not fit the options."""
-        state = checkpoint.read_model(folder)
+        state = checkpoint.read_own(folder, "ppo_lstm")
         playing = checkpoint.go_on(self, folder, state, fits="env hidden recurrent num_envs")
         self.learner.load(state)
         if playing:  # new episodes have nothing to remember

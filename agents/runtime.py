@@ -217,12 +217,17 @@ def edge(run: Run) -> Iterator[None]:
         sys.exit(128 + (run.received or signal.SIGTERM))
     except Fault as fault:
         report(run, fault)
+    except SystemExit as asked:  # of an environment's own code: the training is not done
+        text = f"the program was ended from within, with status {asked.code!r}"
+        report(run, Fault("environment", text, step=-1))
     except torch.OutOfMemoryError as error:
         report(run, Fault("cuda-oom", str(error).split("\n")[0], step=-1))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        report(run, Fault("disk-full", str(error), step=-1))
+        where = "" if error.filename else f" (checkpoints go to {run.checkpoints})"
+        text = f"{error}{where}; make room, then go on from the last checkpoint"
+        report(run, Fault("disk-full", text, step=-1))
     except RuntimeError as error:
         # When a peer dies the survivors must not bury its traceback under their own.
         lost = re.search(r"gloo|nccl|closed by peer|Connection reset", str(error), re.IGNORECASE)

@@ -360,7 +360,7 @@ class Training:
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Raises Refused when it does not fit the options."""
-        state = checkpoint.read_model(folder)
+        state = checkpoint.read_own(folder, "sac")
         checkpoint.go_on(self, folder, state, fits="env hidden num_envs buffer_size")
         self.learner.load(state)
         rows = state["rows"][self.run.rank]

@@ -90,7 +90,9 @@ def test_leftovers_of_a_killed_attempt_go_and_checkpoints_stay(run: runtime.Run)
     write(run, 7)
     (run.checkpoints / "step-000000008.tmp").mkdir()
     (run.checkpoints / "step-000000008.tmp" / "model.pt").write_bytes(b"half")
-    checkpoint.remove_leftovers(run)
+    run.resume = run.checkpoints / "step-000000007"
+    with checkpoint.own_folder(run):
+        pass
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000007"]
 
 
@@ -125,7 +127,7 @@ def test_model_made_to_run_code_is_not_read(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "ran"),)
 
     torch.save({"params": Bad()}, tmp_path / "model.pt")
-    with pytest.raises(options.Refused, match="not a checkpoint that can be read"):
+    with pytest.raises(options.Refused, match="cannot be read"):
         checkpoint.read_model(tmp_path)
     assert not (tmp_path / "ran").exists()
 
@@ -143,6 +145,8 @@ def test_options_that_shape_the_state_must_fit(tmp_path: Path) -> None:
 class Options:
     env: str = "some"
     hidden: int = 8
+    seed: int = 3
+    steps: int = 100
 
 
 class Episodes:
@@ -159,16 +163,16 @@ class Episodes:
 
 
 class Trained:
-    def __init__(self, run: Any, *, kept: bytes = b"playing", seed: int = 0, **told: Any) -> None:
+    def __init__(self, run: Any, *, kept: bytes = b"playing", drawn: int = 0, **told: Any) -> None:
         self.o, self.run, self.step = Options(**told), run, 0
-        self.rng, self.envs = np.random.default_rng(seed), Episodes(kept)
+        self.rng, self.envs = np.random.default_rng(drawn), Episodes(kept)
 
 
 def saved(run: runtime.Run, **told: Any) -> tuple[Trained, Path]:
     t = Trained(run, **told)
     t.step = 7
     t.rng.random(5)
-    state = {"params": torch.arange(3.0), "agent": "some", "sizes": [3]}
+    state = {"params": torch.arange(3.0), "agent": "some", "format": 1, "sizes": [3]}
     checkpoint.save(t, state, {"eval/return": 2.0}, own={"more.bin": b"m"})
     return t, run.checkpoints / "step-000000007"
 
@@ -179,8 +183,8 @@ def test_a_saved_training_goes_on_where_it_was(run: runtime.Run) -> None:
     state = checkpoint.read_model(folder)
     said = {name: state[name] for name in ("agent", "step", "env", "ranks", "options", "sizes")}
     assert said == {"agent": "some", "step": 7, "env": "some", "ranks": 1, "sizes": [3],
-                    "options": {"env": "some", "hidden": 8}}  # fmt: skip
-    again = Trained(run, seed=1)
+                    "options": {"env": "some", "hidden": 8, "seed": 3, "steps": 100}}  # fmt: skip
+    again = Trained(run, drawn=1)
     assert checkpoint.go_on(again, folder, state, fits="env hidden", sizes=[3])
     assert again.step == 7 and again.envs.told == (b"playing", 7)
     assert again.rng.random() == t.rng.random()
@@ -206,6 +210,65 @@ def test_a_training_of_another_shape_is_refused_and_stays_as_it_is(run: runtime.
     with pytest.raises(options.Refused, match="ranks is 1, but .* was made with 2"):
         checkpoint.go_on(other, folder, {**state, "ranks": 2}, fits="env")
     assert other.step == 0 and other.envs.told == (b"", -1)
+
+
+def test_another_seed_and_steps_made_already_are_refused(run: runtime.Run) -> None:
+    _, folder = saved(run)
+    state = checkpoint.read_model(folder)
+    with pytest.raises(options.Refused, match="seed is 4, but .* was made with 3"):
+        checkpoint.go_on(Trained(run, seed=4), folder, state, fits="env")
+    with pytest.raises(options.Refused, match="steps is 6, but 7 are made already in .*; ask for"):
+        checkpoint.go_on(Trained(run, steps=6), folder, state, fits="env")
+    rolled = {**state, "options": {**state["options"], "steps": 6}}  # a whole rollout at its end
+    checkpoint.go_on(Trained(run, steps=6), folder, rolled, fits="env")
+
+
+def test_what_is_no_whole_checkpoint_of_this_agent_is_refused(run: runtime.Run) -> None:
+    _, folder = saved(run)
+    assert checkpoint.read_own(folder, "some")["step"] == 7
+    with pytest.raises(options.Refused, match="a checkpoint of some, not of other"):
+        checkpoint.read_own(folder, "other")
+    with pytest.raises(options.Refused, match="cannot be gone on from"):
+        checkpoint.read_own(folder, "some", format=2)
+    more, model = folder / "more.bin", folder / "model.pt"
+    for spoil in (b"", b"x"):
+        more.write_bytes(spoil)
+        with pytest.raises(options.Refused, match=r"more\.bin is not what its manifest says"):
+            checkpoint.read_own(folder, "some")
+    more.unlink()
+    with pytest.raises(options.Refused, match=r"more\.bin: No such file"):
+        checkpoint.read_own(folder, "some")
+    for foreign in ([1], {"weights": 1}):
+        torch.save(foreign, model)
+        manifest = {"files": {"model.pt": vars(checkpoint.digest_file(model))}}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(options.Refused, match="not a checkpoint of some"):
+            checkpoint.read_own(folder, "some")
+    (folder / "manifest.json").write_text("[]")
+    with pytest.raises(options.Refused, match="its manifest cannot be read"):
+        checkpoint.read_own(folder, "some")
+
+
+def refused_folder(run: runtime.Run) -> str:
+    try:
+        with checkpoint.own_folder(run):
+            return ""
+    except options.Refused as problem:
+        return str(problem)
+
+
+def test_a_folder_belongs_to_one_training(run: runtime.Run) -> None:
+    with checkpoint.own_folder(run):
+        assert "another training writes there" in refused_folder(run)
+    assert refused_folder(run) == ""
+    write(run, 7)
+    assert "up to step-000000007; go on from one" in refused_folder(run)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(run: runtime.Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    run.checkpoints = tmp_path / "file" / "checkpoints"
+    assert "nothing can be written there (Not a directory)" in refused_folder(run)
 
 
 APART = """

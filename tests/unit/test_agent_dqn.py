@@ -566,17 +566,6 @@ def test_network_of_pictures_is_the_published_one() -> None:
     assert network(torch.cat((white, black))).shape == (2, 6)
 
 
-def test_a_replay_of_an_older_kind_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train_here(tmp_path, monkeypatch, steps=200)
-    folder = tmp_path / "checkpoints" / "step-000000200"
-    state = {**checkpoint.read_model(folder), "format": 1}
-    torch.save(state, folder / "model.pt")
-    with pytest.raises(options.Refused, match="of an older kind"):
-        train_here(tmp_path, monkeypatch, resume=folder)
-
-
 def test_killed_at_a_random_moment_and_resumed_equals_untouched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ def words_of(options: dict[str, Any]) -> list[str]:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+    return sorted(path.name for path in (folder / "checkpoints").glob("*"))
 
 
 # options

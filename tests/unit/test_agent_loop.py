@@ -199,11 +199,3 @@ def test_it_is_said_where_episodes_cannot_be_kept(
     loop.drive(t, t.o, run, name="made")
     second = capsys.readouterr().out.splitlines()[1]
     assert second == f"{name} cannot be kept in a checkpoint: a resume begins new episodes"
-
-
-def test_unfinished_checkpoints_of_a_killed_attempt_are_removed(run: Any) -> None:  # noqa: F811
-    (run.checkpoints / "step-000000030.tmp").mkdir(parents=True)
-    (run.checkpoints / "step-000000020").mkdir()
-    t = Training(Options())
-    loop.drive(t, t.o, run, name="made")
-    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000020"]

@@ -148,7 +148,7 @@ def train(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+    return sorted(path.name for path in (folder / "checkpoints").glob("*"))
 
 
 def words_of(given: dict[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,15 @@ def test_what_ends_a_training_is_written_down(
     assert kind in str(end.value.code) and "\n" not in str(end.value.code)
     (line,) = progress(tmp_path)
     assert line["fault"] == kind and line.get("step") == (9 if kind == "nan" else None)
+
+
+def test_an_environment_that_ends_the_program_does_not_end_the_training_well(
+    run: runtime.Run, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended, runtime.edge(run):
+        sys.exit(0)
+    assert "ended from within, with status 0" in str(ended.value.code)
+    assert progress(tmp_path)[-1]["fault"] == "environment"
 
 
 def test_other_errors_keep_their_traceback(run: runtime.Run) -> None:
