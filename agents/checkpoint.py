@@ -239,12 +239,9 @@ def own_folder(run: Run) -> Iterator[None]:
 def _take(run: Run, held: contextlib.ExitStack) -> str:
     try:
         run.checkpoints.mkdir(parents=True, exist_ok=True)
-        probe = run.checkpoints / "step-.tmp"
-        shutil.rmtree(probe, ignore_errors=True)
-        probe.mkdir()
+        handle = os.open(run.checkpoints, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         return f"nothing can be written there ({error.strerror})"
-    handle = os.open(run.checkpoints, os.O_RDONLY | os.O_DIRECTORY)
     held.callback(os.close, handle)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -254,6 +251,11 @@ def _take(run: Run, held: contextlib.ExitStack) -> str:
         pass
     for part in run.checkpoints.glob("step-*.tmp"):
         shutil.rmtree(part, ignore_errors=True)
+    try:
+        (run.checkpoints / "step-.tmp").mkdir()
+        (run.checkpoints / "step-.tmp").rmdir()
+    except OSError as error:
+        return f"nothing can be written there ({error.strerror})"
     there = sorted(path.parent.name for path in run.checkpoints.glob("step-*/manifest.json"))
     if there and not run.resume:
         lie = f"checkpoints of another training lie there, up to {there[-1]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,18 +23,20 @@ LONGEST_EPISODE = 27_000  # steps; an evaluation episode that never ends is cut 
 PARALLEL_EPISODES = 32  # evaluated side by side, so that one forward pass serves them all
 
 
-class Remembering:
+class Remembering(ABC):
     """A policy that remembers what it has seen in an episode; others are plain functions."""
 
+    @abstractmethod
     def begin(self, n: int) -> None:
         """So many episodes begin side by side."""
 
+    @abstractmethod
     def forget(self, i: int) -> None:
         """The i-th of them has ended, and another begins in its place."""
 
+    @abstractmethod
     def __call__(self, seen: NDArray[Any]) -> NDArray[Any]:
         """As of any Choose, for all of them at once."""
-        raise NotImplementedError
 
 
 def play_greedy(
