@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from runner import wire
-from runner.endpoint import Request, Worker
+from runner.endpoint import LinkLost, Request, Worker
 from runner.errors import RunnerError, SpecError, Unreachable
 from runner.manifest import Fetch, Known
 from runner.show.units import size
@@ -149,16 +149,23 @@ class _Transfer:
         position = 0
 
         def ask() -> None:
-            """Have AHEAD batches under way, as long as there are any."""
+            """Have AHEAD batches under way, as long as there are any.
+
+            A link that is found lost here is no reason to drop what came before: the frames say so
+            themselves, once the last one is taken in.
+            """
             nonlocal ended
             while not ended and len(ends) < AHEAD:
                 batch = batches.pop(0) if batches else self._take(number)
-                if batch:
-                    asked.extend(batch)
-                    ends.append(len(asked))
-                    self._send(request, batch)
-                else:
-                    request.end()
+                asked.extend(batch)
+                ended = not batch
+                try:
+                    if batch:
+                        ends.append(len(asked))
+                        self._send(request, batch)
+                    else:
+                        request.end()
+                except LinkLost:
                     ended = True
 
         ask()

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,13 +22,14 @@ import pytest
 from runner import manifest
 from runner.app import context
 from runner.app import pull as pull_use
-from runner.endpoint import Worker
+from runner.endpoint import Request, Worker
 from runner.errors import HostError, NotFound, SpecError, Unreachable
 from runner.manifest import Fetch, RemoteFile
 from runner.transfer import fetch, parts, places
 from tests.helpers.link import Link, make_link
 from tests.helpers.local_worker import LocalWorker
 from tests.helpers.small_disk import small_disk
+from tests.helpers.wait import wait_for
 
 LINKED = 'runtime = "docker"\nssh = "local"\n'
 WRITES = """
@@ -336,6 +338,30 @@ def test_cut_pull_goes_on_where_it_was(shared_worker: LocalWorker, link: Link, k
     assert report.bytes < 2_500_000
     assert link.received < 1.2 * len(data)
     assert not (report.path / ".parts").exists()
+
+
+def test_what_came_before_a_cut_is_kept_also_when_the_cut_is_met_while_asking(
+    shared_worker: LocalWorker, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = blank(shared_worker)
+    data = random.Random(1).randbytes(6_000_000)
+    (shared_worker.workspace / "checkpoints" / run / "big").write_bytes(data)
+    ends = Request.end
+
+    def end_late(request: Request) -> None:
+        """Nobody is scheduled as one would like."""
+        wait_for(lambda: link.received >= 1_500_000, 20, "the cut")
+        time.sleep(0.3)
+        ends(request)
+
+    link.cut_after(1_500_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(Request, "end", end_late)
+        with pytest.raises(HostError):
+            far(shared_worker, run)
+    report = far(shared_worker, run)
+    assert (report.path / "checkpoints/big").read_bytes() == data
+    assert report.bytes < 5_000_000
 
 
 def test_a_pull_goes_through_cut_links_by_itself(
