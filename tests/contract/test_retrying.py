@@ -179,11 +179,10 @@ def breaks_at_the_answer(far: Far, verb: str, how: str) -> tuple[int, list[dict[
     run = make(far)
     far.link.forget()
     do(far, run)
-    talks = far.link.talks
+    replies = far.link.replies
     if verb == "drain":
         drain.drain(far.worker.ctx, "local", False)
-    # without the last bytes the reply is not whole
-    return len(talks), [*({} for _ in talks[:-1]), {"down": len(talks[-1][1]) - 40, "how": how}]
+    return len(replies), [*({} for _ in replies[:-1]), {"reply": replies[-1], "how": how}]
 
 
 @pytest.mark.parametrize("how", [KILL, LINGER])
@@ -260,9 +259,9 @@ def test_a_look_that_is_cut_is_taken_again(far: Far, verb: str) -> None:
     run = far.live()
     far.link.forget()
     LOOKS[verb](far, run)
-    down = len(far.link.talks[-1][1])
+    cut = {"reply": far.link.replies[-1]}
     far.link.forget()
-    far.link.plan({"down": down - 40}, {"down": down - 40})
+    far.link.plan(cut, cut)
     found = LOOKS[verb](far, run)
     assert len(far.link.talks) == 3
     contact = getattr(found, "contact", None)
@@ -292,10 +291,10 @@ def test_the_command_says_9_and_what_settles_it(
     monkeypatch.chdir(far.worker.project)
     far.link.forget()
     assert main(["drain", "host=far"]) == 0
-    down = len(far.link.talks[-1][1])
+    cut = {"reply": far.link.replies[-1], "how": LINGER}
     assert main(["undrain", "host=far"]) == 0
     capsys.readouterr()
-    far.link.plan({"down": down - 20, "how": LINGER}, *({"down": 0} for _ in range(5)))
+    far.link.plan(cut, *({"down": 0} for _ in range(5)))
     assert main(["drain", "host=far"]) == 9
     said = capsys.readouterr().err
     assert said.startswith("far: the link broke; it may or may not be drained\n")

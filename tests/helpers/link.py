@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -18,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 SIZE = 65536
-MAGIC_SIZE = 14
+MAGIC = b"runner-wire/1\n"
+MAGIC_SIZE = len(MAGIC)
+HEAD = struct.Struct(">IBI")
+REPLY = 2
 WORDS_BEFORE_PROGRAM = 3
 """exec -i CONTAINER"""
 KILL, LINGER, HANG = "kill", "linger", "hang"
@@ -41,8 +45,9 @@ class Link:
     def plan(self, *breaks: dict[str, Any]) -> None:
         """How the next conversations go, one for each; those after them are whole.
 
-        down: break after so many bytes from the worker. up: after so many from the client.
-        how: KILL, LINGER or HANG. rate: bytes a second, either way.
+        down: break after so many bytes from the worker. up: after so many from the client. reply:
+        break before the last byte of the worker's answer of that number, from 1. how: KILL, LINGER
+        or HANG. rate: bytes a second, either way.
         """
         if not breaks:
             (self.folder / "plan").unlink(missing_ok=True)
@@ -78,6 +83,14 @@ class Link:
         """What went up and down in each conversation, in their order."""
         ups = sorted(self.folder.glob("*.up"), key=lambda path: int(path.stem))
         return [(path.read_bytes(), path.with_suffix(".down").read_bytes()) for path in ups]
+
+    @property
+    def replies(self) -> list[int]:
+        """How many answers each conversation brought, in their order."""
+        counters = [_Replies() for _ in self.talks]
+        for counter, (_, down) in zip(counters, self.talks, strict=True):
+            counter.find(down)
+        return [counter.seen for counter in counters]
 
     def forget(self) -> None:
         """Count anew."""
@@ -131,12 +144,40 @@ def _note(folder: Path) -> tuple[int, int]:
         return up, os.open(folder / f"{number}.down", flags, 0o644)
 
 
+class _Replies:
+    """Counts the answers in what a worker sends."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self._spoke = False
+        self._unread = b""
+
+    def find(self, data: bytes, wanted: int = 0) -> int | None:
+        """Where in `data` the last byte of that answer stands."""
+        self._unread += data
+        if not self._spoke:
+            at = self._unread.find(MAGIC)
+            self._spoke = at >= 0
+            self._unread = self._unread[at + MAGIC_SIZE :] if self._spoke else self._unread
+        while self._spoke and len(self._unread) >= HEAD.size:
+            size, kind, _ = HEAD.unpack_from(self._unread)
+            if len(self._unread) < HEAD.size + size:
+                break
+            self._unread = self._unread[HEAD.size + size :]
+            self.seen += kind == REPLY
+            if kind == REPLY and self.seen == wanted:
+                return len(data) - len(self._unread) - 1
+        return None
+
+
 class _Relay:
     """One conversation under way."""
 
     def __init__(self, folder: Path, program: list[str]) -> None:
         plan = _next_plan(folder)
         self.limits = {"up": int(plan.get("up", -1)), "down": int(plan.get("down", -1))}
+        self.reply = int(plan.get("reply", 0))
+        self.replies = _Replies()
         self.how = plan.get("how", KILL)
         self.rate = float(plan.get("rate", 0))
         self.notes = dict(zip(("up", "down"), _note(folder), strict=True))
@@ -161,6 +202,10 @@ class _Relay:
                 time.sleep(len(data) / self.rate)
             if self.broken.is_set():
                 return
+            if self.reply and way == "down":
+                end = self.replies.find(data, self.reply)
+                if end is not None:
+                    data, left = data[:end], end
             left -= len(data) if left > 0 else 0
             view = memoryview(data)
             os.write(self.notes[way], view)
