@@ -44,7 +44,8 @@ class Watched:
 
     def __init__(self, client: far.Client, argv: Sequence[str]) -> None:
         self._fd, theirs = pty.openpty()
-        self.child = client.popen(argv, stdout=subprocess.DEVNULL, stderr=theirs)
+        env = {**client.env, "TERM": "xterm"}
+        self.child = client.popen(argv, stdout=subprocess.DEVNULL, stderr=theirs, env=env)
         os.close(theirs)
         os.set_blocking(self._fd, False)
         self._said = b""

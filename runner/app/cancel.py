@@ -215,10 +215,11 @@ def _keep_trying(ctx: Context, order: Order, host: Host, attempt: Callable[[], T
         except (Unreachable, OutcomeUnknown):
             if order.left_s() <= pause_s:
                 raise
+            silent = f"{host.name}: no answer; nothing was stopped there yet; trying again"
+            ctx.report.trouble(silent)
             until = time.monotonic() + pause_s
             while (rest_s := until - time.monotonic()) > 0:
-                text = f"{host.name}: no answer; nothing was stopped there yet; trying again, "
-                ctx.report.step(f"{text}{duration(order.left_s())} left")
+                ctx.report.step(f"{silent}, {duration(order.left_s())} left")
                 time.sleep(min(TICK_S, rest_s))
     raise AssertionError("unreachable")
 

@@ -79,7 +79,7 @@ def _wait_started(ctx: Context, door: Door) -> None:
                 ),
             )
         except Unreachable as error:
-            ctx.report.step(f"{error}; {door.run} keeps its place; asking again")
+            ctx.report.trouble(f"{error}; {door.run} keeps its place; asking again")
             time.sleep(_RETRY_S)
             continue
         if found is None:

@@ -151,7 +151,7 @@ class Forwarder:
                     lost_at = time.time()
                 if not told or not _passes(error, lost_at):
                     raise
-                self._ctx.report.step(f"{error}; trying again")
+                self._ctx.report.trouble(f"{error}; trying again")
                 time.sleep(RETRY_WAITS_S[min(tries, len(RETRY_WAITS_S) - 1)])
                 tries += 1
             finally:

@@ -161,7 +161,7 @@ class _Link:
         if self.lost_at is None:
             self.lost_at = time.time()
         self._ctx.lost.add(self._host.name)
-        self._ctx.report.step(f"{error}; trying again")
+        self._ctx.report.trouble(f"{error}; trying again")
         pause = RETRY_WAITS_S[min(self._tries, len(RETRY_WAITS_S) - 1)]
         self._tries += 1
         self._next_at = time.monotonic() + pause

@@ -18,6 +18,9 @@ class Report(Protocol):
     def step(self, text: str) -> None:
         """What is being waited for now; replaced by the next one."""
 
+    def trouble(self, text: str) -> None:
+        """The same where something went wrong that is tried again: said at once."""
+
     def done(self) -> None:
         """Nothing is waited for any more."""
 

@@ -55,7 +55,7 @@ def look(
         except LinkLost as error:
             if wait_s is None:
                 raise
-            report.step(f"{error}; asking again")
+            report.trouble(f"{error}; asking again")
             time.sleep(wait_s)
     raise AssertionError("unreachable")
 
@@ -106,7 +106,7 @@ def act(
                 if not sent:
                     raise
                 raise _with_cause(unsure, error) from error
-            report.step(f"{error}; trying again")
+            report.trouble(f"{error}; trying again")
             time.sleep(wait_s)
         first = None
     raise AssertionError("unreachable")

@@ -120,7 +120,7 @@ class _Follower:
                     self._lost_at, tries = time.time(), 0
                 if not self._goes_on_after(error):
                     raise
-                self._ctx.report.step(f"{error}; trying again")
+                self._ctx.report.trouble(f"{error}; trying again")
                 time.sleep(RETRY_WAITS_S[min(tries, len(RETRY_WAITS_S) - 1)])
                 tries += 1
 

@@ -70,7 +70,7 @@ def _wait_on(ctx: Context, host: Host, ids: list[str], answers: queue.SimpleQueu
         except Unreachable as error:
             pause = RETRY_WAITS_S[min(tries, len(RETRY_WAITS_S) - 1)]
             tries += 1
-            ctx.report.step(f"{error}; its runs may well be running; asking again")
+            ctx.report.trouble(f"{error}; its runs may well be running; asking again")
             time.sleep(pause)
         except Exception as error:  # the edge of a thread: whoever waits must hear of it
             answers.put(([], error))

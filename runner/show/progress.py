@@ -28,6 +28,8 @@ class TerminalReport:
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._drawn = False
+        self._told: set[str] = set()
+        """Troubles that were said where nothing can be redrawn."""
 
     def note(self, text: str) -> None:
         """A line worth keeping."""
@@ -51,10 +53,24 @@ class TerminalReport:
             self._timer.daemon = True
             self._timer.start()
 
+    def trouble(self, text: str) -> None:
+        """A step worth saying at once; where nothing can be redrawn a line, the same one once."""
+        if not self._on:
+            return
+        with self._lock:
+            if self._redraws:
+                self._stop_timer()
+                self._draw(text)
+            elif text not in self._told:
+                self._told.add(text)
+                self._stream.write(escaped(text) + "\n")
+                self._stream.flush()
+
     def done(self) -> None:
         """Nothing is waited for any more."""
         with self._lock:
             self._clear()
+            self._told.clear()
 
     def warn(self, text: str) -> None:
         """A line for stderr that cron must see too."""

@@ -39,6 +39,9 @@ class Notes:
     def step(self, text: str) -> None:
         pass
 
+    def trouble(self, text: str) -> None:
+        self.step(text)
+
     def done(self) -> None:
         pass
 

@@ -174,6 +174,33 @@ def test_a_dumb_terminal_is_never_redrawn(monkeypatch: pytest.MonkeyPatch) -> No
     assert stream.getvalue() == "a\n"
 
 
+def test_trouble_is_said_at_once() -> None:
+    stream = Terminal()
+    report = TerminalReport(stream)
+    report.step("connecting")
+    report.trouble("gpu1: no answer for 3.5 s; trying again")
+    assert stream.getvalue() == "\r\x1b[Kgpu1: no answer for 3.5 s; trying again"
+    report.done()
+    assert stream.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_dumb_terminal_has_trouble_as_lines_and_a_pipe_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    report = TerminalReport(stream)
+    for text in ("lost", "lost", "no route\x1b", "lost"):
+        report.trouble(text)
+    assert stream.getvalue() == "lost\nno route\\x1b\n"
+    report.done()
+    report.trouble("lost")
+    assert stream.getvalue().endswith("x1b\nlost\n"), "a new cut is said anew"
+    pipe = io.StringIO()
+    TerminalReport(pipe).trouble("lost")
+    assert pipe.getvalue() == ""
+
+
 def test_json_is_one_document() -> None:
     shown = Shown(as_json=True)
     shown.output.listing(Listing((run(),), ()))
