@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pairs
 import tomllib
 from readings import Reading, report
 
@@ -129,12 +130,7 @@ def measure(ring: int, news: Sequence[int], rounds: int, pace: float, folder: Pa
 
 def main(words: Sequence[str]) -> None:
     """Measure each ring in turn, and print the table."""
-    own = dict(OWN)
-    for word in words:
-        key, _, value = word.partition("=")
-        if key not in own:
-            sys.exit(f"{word}: not one of {', '.join(own)}")
-        own[key] = value
+    own = pairs.settings(words, OWN)
     rings = [int(ring) for ring in own["rings"].split(",")]
     found: list[Reading] = []
     for ring in rings:

@@ -18,21 +18,20 @@ import os
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pairs
+import rank
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).resolve().parents[1]
-AGENTS = ROOT / "agents"
 RECIPES = ("dqn", "ppo", "ppo_pendulum")
+OWN = {"seeds": "1..5", "episodes": "100", "only": ",".join(RECIPES)}
 QUIET = {"eval_every": "0", "checkpoint_every": "0", "device": "cpu"}
 SHORT = {
     "dqn": "steps=2000 num_envs=4 learning_starts=500 checkpoint_every=1000",
@@ -43,60 +42,9 @@ SHORT = {
 """Whose checkpoints begin with one in the middle, from which they are resumed."""
 
 
-# a rank
-
-
-def be_a_rank(entry: str, folder: str, words: list[str]) -> None:
-    """Train as the agent's script would, and write down what this rank saw of it."""
-    for theirs, ours in (("RANK", "RANK"), ("SIZE", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_RANK")):
-        if f"OMPI_COMM_WORLD_{theirs}" in os.environ:
-            os.environ[ours] = os.environ[f"OMPI_COMM_WORLD_{theirs}"]
-    sys.path.insert(0, str(AGENTS))
-    import importlib
-
-    runtime, episodes, seeds = map(importlib.import_module, ("runtime", "episodes", "seeds"))
-    agent: Any = importlib.import_module(entry.removesuffix(".py"))
-    launch = importlib.import_module("launch").launch
-    given: list[int] = []
-    spent = [0, 0.0, 0.0]  # all-reduces, their wall seconds, their CPU seconds
-    average = runtime.Run.average
-
-    def derive_seed(seed: int, stream: int, *index: int) -> int:
-        found = seeds.derive_seed(seed, stream, *index)
-        given.extend([found] if stream == seeds.SEEDS_TRAIN else [])
-        return int(found)
-
-    def timed(run: Any, vector: Any) -> None:
-        wall, cpu = time.perf_counter(), time.process_time()
-        average(run, vector)
-        if vector.numel() > 100:  # a gradient, and not means of losses
-            spent[0] += 1
-            spent[1] += time.perf_counter() - wall
-            spent[2] += time.process_time() - cpu
-
-    def train(options: Any, run: Any) -> None:
-        wall, cpu = time.perf_counter(), time.process_time()
-        learner = agent.train(options, run).learner
-        digest = importlib.import_module("checkpoint").digest(learner.theta.detach())
-        found = {
-            "seeds": given, "digest": digest, "numbers": learner.theta.numel(),
-            "updates": spent[0], "wall_s": time.perf_counter() - wall,
-            "cpu_s": time.process_time() - cpu,
-            "average_wall_us": 1e6 * spent[1] / max(1, spent[0]),
-            "average_cpu_us": 1e6 * spent[2] / max(1, spent[0]),
-        }  # fmt: skip
-        Path(folder, f"rank-{run.rank}.json").write_text(json.dumps(found))
-
-    episodes.derive_seed, runtime.Run.average = derive_seed, timed
-    launch(agent.Options, train, agent.greedy, words)
-
-
-# trainings
-
-
 def recipe(name: str, words: dict[str, str]) -> tuple[str, list[str]]:
     """The agent's script, and its options with others in place of some."""
-    job = tomllib.loads((AGENTS / f"{name}.toml").read_text("utf-8"))
+    job = tomllib.loads((rank.AGENTS / f"{name}.toml").read_text("utf-8"))
     options = {key: str(value) for key, value in job["params"].items()}
     return job["entry"], [f"{key}={value}" for key, value in {**options, **words}.items()]
 
@@ -115,7 +63,7 @@ def train(
     env.pop("RUNNER_PARAMS", None)
     start = front(how, folder, env)
     pairs.run_process(
-        ["timeout", "900", *start, __file__, "rank", entry, str(folder), *options], env=env
+        ["timeout", "900", *start, rank.__file__, entry, str(folder), *options], env=env
     )
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
 
@@ -127,7 +75,7 @@ def front(how: str, folder: Path, env: dict[str, str]) -> list[str]:
     if how == "torchrun":
         options = ["--standalone", "--nproc-per-node=2", f"--log-dir={folder}"]
         return [sys.executable, "-m", "torch.distributed.run", *options]
-    sys.path.insert(0, str(ROOT / "provisioning" / "worker"))
+    sys.path.insert(0, str(rank.AGENTS.parent / "provisioning" / "worker"))
     import mpi  # with the runner's own options
 
     try:
@@ -146,7 +94,7 @@ def play(folder: Path, seed: int, episodes: int) -> float:
     words = [f"checkpoint={checkpoint}", f"episodes={episodes}", f"seed={seed}"]
     env = {**os.environ, "RUNNER_LOGS": str(folder / "played"), "RUNNER_CHECKPOINTS": str(folder)}
     env |= {"RUNNER_PROGRESS": os.devnull, "OMP_NUM_THREADS": "1"}
-    pairs.run_process([sys.executable, str(AGENTS / "evaluate.py"), *words], env=env)
+    pairs.run_process([sys.executable, str(rank.AGENTS / "evaluate.py"), *words], env=env)
     return float(json.loads((folder / "played" / "evaluation.json").read_text())["return"]["mean"])
 
 
@@ -155,9 +103,6 @@ def place() -> Iterator[Path]:
     """A folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         yield Path(folder)
-
-
-# measurements
 
 
 def pair(name: str, seed: int, episodes: int) -> dict[str, Any]:
@@ -173,9 +118,9 @@ def pair(name: str, seed: int, episodes: int) -> dict[str, Any]:
 
 def check(ranks: list[dict[str, Any]]) -> None:
     """Two ranks, one vector of parameters, and an environment's seed nowhere twice."""
-    given = [seed for rank in ranks for seed in rank["seeds"]]
+    given = [seed for each in ranks for seed in each["seeds"]]
     assert len(ranks) == 2 and len(set(given)) == len(given) > 1, given
-    assert len({rank["digest"] for rank in ranks}) == 1, "the ranks' parameters differ"
+    assert len({each["digest"] for each in ranks}) == 1, "the ranks' parameters differ"
 
 
 def short(name: str) -> dict[str, str]:
@@ -236,19 +181,17 @@ def _around(found: pairs.Spread, digits: int) -> str:
 
 def main(words: list[str]) -> None:
     """Measure, print, and leave all numbers in results/bench/."""
-    given = dict(word.split("=", 1) for word in words)
-    first, _, last = given.pop("seeds", "1..5").partition("..")
-    episodes = int(given.pop("episodes", "100"))
-    only = given.pop("only", ",".join(RECIPES)).split(",")
-    if given or not set(only) <= set(RECIPES):
-        sys.exit(f"usage: bench_ranks.py [seeds=1..5] [episodes=100] [only={','.join(RECIPES)}]")
+    own = pairs.settings(words, OWN)
+    only, episodes = own["only"].split(","), int(own["episodes"])
+    if not set(only) <= set(RECIPES):
+        sys.exit(f"only={own['only']}: not among {', '.join(RECIPES)}")
     held = {name: short(name) for name in SHORT}
     for name, told in held.items():
         print(f"{name}: " + "; ".join(f"{what}: {how}" for what, how in told.items()), flush=True)
     measured: dict[str, list[dict[str, Any]]] = {}
     pairs.RESULTS.mkdir(parents=True, exist_ok=True)
     for name in only:
-        for seed in range(int(first), int(last or first) + 1):
+        for seed in pairs.numbers(own["seeds"]):
             measured.setdefault(name, []).append(pair(name, seed, episodes))
             body = {"format": 1, "name": "ranks", "short": held, "pairs": measured}
             (pairs.RESULTS / "ranks.json").write_text(json.dumps(body, indent=1) + "\n")
@@ -257,7 +200,4 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["rank"]:
-        be_a_rank(sys.argv[2], sys.argv[3], sys.argv[4:])
-    else:
-        main(sys.argv[1:])
+    main(sys.argv[1:])

@@ -186,11 +186,11 @@ def main(words: list[str]) -> None:
                  "[jobs=1] [key=value …]")  # fmt: skip
     given = dict(word.split("=", 1) for word in words)
     recipes = given.pop("recipes", ",".join(RECIPES)).split(",")
-    first, _, end = given.pop("seeds", "1..10").partition("..")
+    seeds = pairs.numbers(given.pop("seeds", "1..10"))
     episodes, jobs = int(given.pop("episodes", "100")), int(given.pop("jobs", "1"))
     for name in recipes:
         try:
-            measure(name, given, range(int(first), int(end or first) + 1), episodes, jobs)
+            measure(name, given, seeds, episodes, jobs)
         except pairs.Failed as problem:
             sys.exit(f"{name}: {problem}")
 

@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pairs
+
 AGENTS = Path(__file__).resolve().parent.parent / "agents"
 OWN = {"lengths": "256,1024,4096", "segments": "0,8,auto", "envs": "16", "hidden": "256",
        "rounds": "3", "out": ""}  # fmt: skip
@@ -95,12 +97,7 @@ def difference(one: Sequence[float], other: Sequence[float]) -> float:
 
 def main(words: Sequence[str]) -> None:
     """Measure every row in turn, and print the table."""
-    own = dict(OWN)
-    for word in words:
-        key, _, value = word.partition("=")
-        if key not in own:
-            sys.exit(f"{word}: not one of {', '.join(own)}")
-        own[key] = value
+    own = pairs.settings(words, OWN)
     envs, hidden, rounds = int(own["envs"]), int(own["hidden"]), int(own["rounds"])
     print(f"{envs} sequences, hidden {hidden}, one thread")
     columns = "length  segments  peak MiB   less    CPU s  longer  gradient differs by"

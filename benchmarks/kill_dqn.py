@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "provisioning" / "worker")]
 
+import pairs  # noqa: E402
 import processes  # noqa: E402
 import records  # noqa: E402
 
@@ -150,13 +151,7 @@ def words_of(pid: int) -> bytes:
 
 def main(words: Sequence[str]) -> int:
     """See the module's docstring."""
-    settings = dict(SETTINGS)
-    for word in words:
-        key, _, value = word.partition("=")
-        if key not in settings:
-            sys.exit(f"usage: kill_dqn.py {' '.join(f'[{k}={v}]' for k, v in SETTINGS.items())}")
-        settings[key] = value
-    first, _, last = settings["seeds"].partition("..")
+    settings = pairs.settings(words, SETTINGS)
     kills, steps = int(settings["kills"]), int(settings["steps"])
     targets = settings["targets"].split(",") if settings["targets"] else TARGETS
     wrong = 0
@@ -166,7 +161,7 @@ def main(words: Sequence[str]) -> int:
         print(
             "seed  killed                                        attempts  causes  equal  seconds"
         )
-        for seed in range(int(first), int(last or first) + 1):
+        for seed in pairs.numbers(settings["seeds"]):
             began = time.monotonic()
             training = (f"seed={seed}", f"steps={steps}")
             untouched = Victim(worker, training).finish()

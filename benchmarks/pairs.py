@@ -159,6 +159,24 @@ def document(pairs: Pairs) -> dict[str, object]:
     }
 
 
+def settings(words: Sequence[str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """The defaults with the words `key=value` of a command line; another word ends the program."""
+    given = dict(defaults)
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in defaults:
+            told = " ".join(f"[{key}={value}]" for key, value in defaults.items())
+            sys.exit(f"{word}: usage: {Path(sys.argv[0]).name} {told}")
+        given[key] = value
+    return given
+
+
+def numbers(text: str) -> range:
+    """`1..5`, both ends included, or one number."""
+    first, _, last = text.partition("..")
+    return range(int(first), int(last or first) + 1)
+
+
 # doing
 
 

@@ -4,7 +4,7 @@
                                        [random=2] [document=docs/resume.md]
 
 Each agent on each family of environments it can play: short trainings, killed at a moment that a
-hook of this file finds (the agents are as they are) and resumed from their newest checkpoint until
+hook finds (`strikes.py`) and resumed from their newest checkpoint until
 they end. Compared are model.pt, metrics and replay memory (by its rows) of the last checkpoints. An
 attempt is a process of its own, forked from one that has only imported; of two ranks they are fresh
 ones under torchrun. Exit status 1 when one differs.
@@ -16,19 +16,18 @@ import contextlib
 import json
 import os
 import random
-import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-AGENTS = ROOT / "agents"
+import pairs
+import strikes
+
 LIMIT_S = 120
 OWN = {"only": "", "families": "", "moments": "", "random": "2", "document": "docs/resume.md"}
 OFF = "steps=1200 num_envs=2 hidden=16 buffer_size=700 learning_starts=100 "
@@ -69,89 +68,6 @@ TWO = "one of two ranks"
 NO_PLACE = "cannot be kept in a checkpoint: a resume begins new episodes"
 
 
-# in the process of a training
-
-
-def striking(moment: str, at: int, seen: dict[str, int]) -> Callable[[str], None]:
-    """What is called at every moment: it counts them all, and kills at the `at`-th of one kind."""
-
-    def meet(kind: str) -> None:
-        seen[kind] = seen.get(kind, 0) + 1
-        if kind == moment and seen[kind] == at:
-            os.kill(os.getpid(), signal.SIGTERM if kind == "term" else signal.SIGKILL)
-
-    return meet
-
-
-def hook(meet: Callable[[str], None]) -> None:
-    """Have the shared modules tell of the moments."""
-    import checkpoint
-    import episodes
-    import evaluation
-    import parameters
-    import teams
-
-    def before(owner: Any, name: str, *kinds: str) -> None:
-        plain = getattr(owner, name)
-
-        def told(*args: Any, **kwargs: Any) -> Any:
-            for kind in kinds:
-                meet(kind)
-            return plain(*args, **kwargs)
-
-        setattr(owner, name, told)
-
-    before(episodes.Episodes, "step", "collect", "term")
-    before(teams.Teams, "step", "collect", "term")
-    before(parameters.Adam, "step", "update")
-    before(evaluation, "evaluate", "evaluate")
-    write_file, rename = checkpoint.write_file, Path.rename
-
-    def writing(path: Path, data: Any) -> Any:
-        if path.name == "model.pt":
-            path.write_bytes(bytes(data)[: len(data) // 2])
-            meet("half")
-            path.unlink()
-        if path.name == "manifest.json":
-            meet("manifest")
-        return write_file(path, data)
-
-    def renaming(path: Path, to: Any) -> Any:
-        meet("rename")
-        done = rename(path, to)
-        meet("renamed")
-        return done
-
-    checkpoint.write_file = writing  # type: ignore[assignment]
-    Path.rename = renaming  # type: ignore[method-assign, assignment]
-
-
-def train(agent: str, words: Sequence[str], told: dict[str, str]) -> None:
-    """One attempt; ends the process."""
-    os.environ.update(told)
-    status, seen = 70, {}
-    is_victim = os.environ.get("RANK", "1") == "1"  # of two ranks the second
-    try:
-        moment = os.environ.get("MOMENT", "") if is_victim else ""
-        hook(striking(moment, int(os.environ.get("AT", "0")), seen))
-        sys.argv = [str(AGENTS / f"{agent}.py"), *words]
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        status = 0
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
-        if not isinstance(end.code, int):
-            print(end.code, file=sys.stderr)
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush(), sys.stderr.flush()
-    if is_victim and os.environ.get("TALLY"):
-        Path(os.environ["TALLY"]).write_text(json.dumps(seen))
-    os._exit(status)
-
-
-# outside
-
-
 class Case:
     """One agent on one environment; `ranks` of it."""
 
@@ -171,14 +87,14 @@ class Case:
             log = (where / "said").open("w")
             return subprocess.run(
                 [sys.executable, "-m", "torch.distributed.run", "--standalone",
-                 f"--nproc-per-node={self.ranks}", __file__, "rank", self.agent, *self.words],
+                 f"--nproc-per-node={self.ranks}", strikes.__file__, self.agent, *self.words],
                 env={**os.environ, **told}, stdout=log, stderr=log, timeout=LIMIT_S,
             ).returncode  # fmt: skip
         pid = os.fork()
         if not pid:
             log = os.open(where / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1), os.dup2(log, 2)
-            train(self.agent, self.words, told)
+            strikes.attempt(self.agent, self.words, told)
         if after_s:
             time.sleep(after_s)
             os.kill(pid, signal.SIGKILL)
@@ -243,8 +159,8 @@ def difference(one: Path | None, other: Path | None) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Each row in turn; the table."""
-    own = {**OWN} | dict(word.split("=", 1) for word in words)
-    sys.path.insert(0, str(AGENTS))
+    own = pairs.settings(words, OWN)
+    sys.path.insert(0, str(strikes.AGENTS))
     import torch  # noqa: F401, I001  imported once, for all that are forked
 
     names = "torch.utils.tensorboard dqn sac ppo ppo_lstm ippo cv2 gymnasium.envs.mujoco.mujoco_env"
@@ -306,8 +222,5 @@ are not the same bytes in two trainings that nobody touched either.
 """
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["rank"]:
-        sys.path.insert(0, str(AGENTS))
-        train(sys.argv[2], sys.argv[3:], {})
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.exit(main(sys.argv[1:]))
