@@ -3,8 +3,9 @@
     python benchmarks/compat.py [cache=FOLDER] [VERSION …]
 
 Each environment is made once in the cache (some GB; the CUDA builds of torch run on a CPU, too).
-What is tried in each: a training, its resume, two ranks under torchrun's agent and under mpirun,
-and a checkpoint of every other version. One line each; status 1 when something failed.
+What is tried in each: a training of each agent that needs no more than gymnasium and its resume;
+of DQN two ranks under torchrun's agent and under mpirun, and a checkpoint of every other version.
+One line each; status 1 when something failed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from stage import Stage
 REPO = Path(__file__).resolve().parents[1]
 VERSIONS = ("2.6.0", "2.4.1")
 WITH = ("numpy==1.26.4", "gymnasium==1.0.0", "tensorboard==2.18.0")
-SHORT = ("steps=6000", "eval_every=0", "checkpoint_every=2000", "seed=1")
+SHORT = ("eval_every=0", "seed=1")
+STEPS = {"dqn": 6000, "ppo": 4096, "sac": 1500, "ppo_lstm": 4096}
 LIMIT_S = 900
 
 
@@ -48,9 +50,11 @@ def environment(version: str, cache: Path) -> Path:
     return python
 
 
-def train(place: Stage, *words: str) -> str:
+def train(place: Stage, *words: str, job: str = "dqn") -> str:
     """The id of a run that ended done. Raises Failed."""
-    run = said(place, "submit", "host=local", "job=dqn", *SHORT, *words)
+    steps = STEPS[job]
+    often = (f"steps={steps}", f"checkpoint_every={steps // 3}")
+    run = said(place, "submit", "host=local", f"job={job}", *SHORT, *often, *words)
     wait(place, run)
     return run
 
@@ -76,16 +80,13 @@ def newest_checkpoint(place: Stage, run: str) -> Path:
 def trials(version: str, places: dict[str, Stage]) -> Iterator[tuple[str, bool, str]]:
     """(what, whether it held, what was seen) of each trial with one version."""
     place = places[version]
-    runs: list[str] = []
 
-    def trained() -> str:
-        runs.append(train(place))
-        return step_of(place, runs[0])
-
-    def resumed() -> str:
-        said(place, "resume", runs[0], "steps=9000")
-        wait(place, runs[0])
-        return step_of(place, runs[0])
+    def resumed(job: str) -> str:
+        run = train(place, job=job)
+        first = step_of(place, run)
+        said(place, "resume", run, f"steps={STEPS[job] * 3 // 2}")
+        wait(place, run)
+        return f"{first}, then {step_of(place, run)}"
 
     def ranks(launcher: str) -> str:
         return step_of(place, train(place, "nproc=2", f"launcher={launcher}"))
@@ -113,8 +114,7 @@ def trials(version: str, places: dict[str, Stage]) -> Iterator[tuple[str, bool, 
         return done.stdout.strip().splitlines()[-1]
 
     tried = {
-        "dqn trains": trained,
-        "and is resumed": resumed,
+        **{f"{job} and its resume": lambda job=job: resumed(job) for job in STEPS},
         "two ranks, torchrun": lambda: ranks("torchrun"),
         "two ranks, mpirun": lambda: ranks("mpirun"),
     }
