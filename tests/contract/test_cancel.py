@@ -315,7 +315,7 @@ def test_hundreds_of_queued_runs_are_cancelled_in_a_moment(local_worker: LocalWo
     took_s = time.monotonic() - began
     assert len(reports) == 401
     assert {report.outcome for report in reports} == {"cancelled"}
-    assert took_s < 8, f"{took_s:.1f} s"  # a second or two on a quiet machine
+    assert took_s < 40, f"{took_s:.1f} s"  # one by one it would be minutes; now a second or two
 
 
 def _put_queued(folder: Path, spec: dict[str, object]) -> None:

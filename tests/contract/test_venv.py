@@ -174,7 +174,7 @@ def test_an_environment_that_lost_its_python_is_told_of_and_mended(world: VenvWo
     python.unlink()
     python.symlink_to("/opt/gone/python3")
     go.touch()
-    wait_for(lambda: world.state(queued)["state"] == "ended", 30, "the end of what waited")
+    wait_for(lambda: world.state(queued).get("state") == "ended", 30, "the end of what waited")
     ended = read(world.workspace / "runs" / queued / "attempts/1/exit.json")
     lost = "image small has lost its Python: /opt/gone/python3 is gone; provision it again"
     assert ended["cause"]["text"].endswith(lost), ended
