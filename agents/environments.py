@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
 import pickle
 import sys
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import atari
+import blame
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ from seeds import preserved_global_rng
 
 Env: TypeAlias = gym.Env[Any, Any]
 Floats: TypeAlias = NDArray[np.float32]
+LARGEST = float(np.finfo(np.float32).max)
 _TRIED_STEPS = 40
 
 
@@ -64,22 +67,23 @@ def make_env(name: str, *, training: bool = False, render: str | None = None) ->
     """
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    module, _, plain = name.rpartition(":")
-    try:
-        if module:
-            importlib.import_module(module)
-        if atari.is_game(plain):
-            return atari.make(plain, training=training, render=render)
-        # the checker costs a third of a CartPole step; `look` looks once instead
-        mode = {} if render is None else {"render_mode": render}  # few stubs know the word
-        return gym.make(plain, disable_env_checker=True, **mode)
-    except ImportError as error:
-        raise Refused(f"env {name!r}: {error}") from error
-    except (SyntaxError, TypeError) as error:  # of the module, or of its name
-        raise Refused(f"env {name!r} cannot be made: {type(error).__name__}: {error}") from error
-    except gym.error.Error as error:
-        known = near(plain, gym.registry) if plain not in gym.registry else ""
-        raise Refused(f"env {name!r} cannot be made{known or f': {error}'}") from error
+    module, colon, plain = name.rpartition(":")
+    if not plain or (colon and not all(part.isidentifier() for part in module.split("."))):
+        raise Refused(f"env {name!r}: it must be an id of gymnasium, or module:id")
+    with blame.refusing(name):
+        try:
+            if module:
+                importlib.import_module(module)
+            if atari.is_game(plain):
+                return atari.make(plain, training=training, render=render)
+            # the checker costs a third of a CartPole step; `look` looks once instead
+            mode = {} if render is None else {"render_mode": render}  # few stubs know the word
+            return gym.make(plain, disable_env_checker=True, **mode)
+        except ImportError as error:
+            raise Refused(f"env {name!r}: {error}") from error
+        except gym.error.Error as error:
+            known = near(plain, gym.registry) if plain not in gym.registry else ""
+            raise Refused(f"env {name!r} cannot be made{known or f': {error}'}") from error
 
 
 def look(name: str, *, acts: str = "discrete", sees: str = "flat") -> Facts:
@@ -89,29 +93,56 @@ def look(name: str, *, acts: str = "discrete", sees: str = "flat") -> Facts:
     anything else, and for what does not follow gymnasium's API.
     """
     env = make_env(name, training=True)
-    with contextlib.closing(env), preserved_global_rng():
-        seen = env.observation_space
-        image = is_image(seen)
-        if not isinstance(seen, gym.spaces.Box) or not (len(seen.shape) == 1 or image):
-            raise Refused(
-                f"env {name!r} has observations {seen}; only flat ones, a Box of one dimension, "
-                "are learned from here (gymnasium.wrappers.FlattenObservation may help)"
-            )
-        if image and sees == "flat":
-            raise Refused(
-                f"env {name!r} has observations {seen}; this agent learns from flat ones only"
-            )
+    with blame.refusing(name), contextlib.closing(env), preserved_global_rng():
+        seen, image = env.observation_space, is_image(env.observation_space)
+        _look_at_observations(name, seen, sees)
         actions, low, high = _look_at_actions(name, env.action_space, acts)
         chooser = np.random.default_rng(0)
-        try:
-            observation, _ = env.reset(seed=0)
-            _, _, _, _, _ = env.step(_draw(env.action_space, chooser))
-        except (TypeError, ValueError, AttributeError) as error:
-            raise Refused(f"env {name!r} does not follow gymnasium's API: {error}") from error
-        if np.shape(observation) != seen.shape:
-            raise Refused(f"env {name!r}: reset() gives {np.shape(observation)}, not {seen.shape}")
+        first, _ = env.reset(seed=0)
+        then, reward, _, _, info = env.step(_draw(env.action_space, chooser))
+        for call, given in (("reset", first), ("step", then)):
+            if np.shape(given) != seen.shape:
+                raise Refused(f"env {name!r}: {call}() gives {np.shape(given)}, not {seen.shape}")
+        _look_at_reward(name, reward)
+        if not isinstance(info, dict):
+            raise Refused(f"env {name!r}: step() gives the info {info!r}; it must be a dict")
         exact = survives(env, lambda: make_env(name, training=True))
         return Facts(tuple(seen.shape), image, actions, low, high, exact)
+
+
+def _look_at_observations(name: str, space: Any, sees: str) -> None:
+    has = f"env {name!r} has observations {space}"
+    shape = space.shape if isinstance(space, gym.spaces.Box) else ()
+    if 0 in shape:
+        raise Refused(f"{has}; there is nothing in them to learn from")
+    if is_image(space) and sees == "flat":
+        raise Refused(f"{has}; this agent learns from flat ones only")
+    if is_image(space) and shape[-1] <= 4 < min(shape[:2]):
+        turned = (shape[2], *shape[:2])
+        raise Refused(
+            f"{has}; pictures are (channels or frames, height, width) here: turn them to {turned} "
+            "by gymnasium.wrappers.TransformObservation with numpy.moveaxis(seen, -1, 0)"
+        )
+    if len(shape) == 1 or is_image(space):
+        return
+    if sees == "flat" or len(shape) not in (2, 3):
+        way = "only flat ones, a Box of one dimension, are learned from here"
+        raise Refused(f"{has}; {way} (gymnasium.wrappers.FlattenObservation may help)")
+    way = "only flat ones and pictures, (channels or frames, height, width) of bytes (uint8), are"
+    help = "FrameStackObservation" if len(shape) == 2 else "TransformObservation"
+    raise Refused(f"{has}; {way} learned from here (gymnasium.wrappers.{help} may help)")
+
+
+def _look_at_reward(name: str, reward: Any) -> None:
+    text = f"env {name!r}: step() gives the reward {reward!r}"
+    try:
+        number = float(reward) if not isinstance(reward, (str, bytes)) else None
+    except (TypeError, ValueError):
+        number = None
+    if number is None:
+        raise Refused(f"{text}, of type {type(reward).__name__}; it must be a number")
+    if math.isfinite(number) and abs(number) > LARGEST:
+        raise Refused(f"{text}; float32 ends at {LARGEST:.2g}: scale it")
 
 
 def is_image(space: Any) -> bool:
@@ -121,6 +152,8 @@ def is_image(space: Any) -> bool:
 
 def _look_at_actions(name: str, space: Any, acts: str) -> tuple[int, Floats, Floats]:
     none = np.zeros(0, np.float32)
+    if isinstance(space, gym.spaces.Box) and 0 in space.shape:
+        raise Refused(f"env {name!r} has actions {space}; there is nothing to choose")
     if isinstance(space, gym.spaces.Discrete) and acts != "box":
         return int(space.n), none, none
     if isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and acts != "discrete":
@@ -145,14 +178,17 @@ def _draw(space: Any, chooser: np.random.Generator) -> Any:
 
 
 def survives(env: Env, make: Callable[[], Env]) -> bool:
-    """Whether a new environment goes on exactly like `env` once it has loaded its state."""
+    """Whether a new environment goes on exactly like `env` once it has loaded its state.
+
+    Raises what `env` raises when it is played.
+    """
     chooser = np.random.default_rng(0)
     first, then = (
         [_draw(env.action_space, chooser) for _ in range(_TRIED_STEPS)] for _ in range(2)
     )
+    env.reset(seed=1)
+    _roll(env, first)
     try:
-        env.reset(seed=1)
-        _roll(env, first)
         data = pickle.dumps(state_of(env))
         with contextlib.closing(make()) as copy:
             copy.reset(seed=2)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 import random
 import weakref
-import zlib
 from typing import Any, NamedTuple
 
+import blame
 import numpy as np
 import torch
 from environments import Env, Facts, make_env, set_state, state_of
 from numpy.typing import NDArray
+from packing import packed, unpacked
 from seeds import SEEDS_TRAIN, derive_seed
 
 
@@ -41,7 +40,7 @@ class Episodes:
         self.name, self.seed, self.index, self.exact = name, seed, index, facts.exact
         self.envs: list[Env] = []
         # also at the program's end, for what is refused or fails before a training begins
-        self._closing = weakref.finalize(self, _close_all, self.envs)
+        self._closing = weakref.finalize(self, blame.closing_all, name, self.envs)
         for _ in index:
             self.envs.append(make_env(name, training=True))
         self._first = int(getattr(self.envs[0].action_space, "start", 0))
@@ -57,29 +56,35 @@ class Episodes:
     def _begin(self, *again: int) -> None:
         for i, env in enumerate(self.envs):
             seed = derive_seed(self.seed, SEEDS_TRAIN, self.index[i], *again)
-            self.seen[i] = env.reset(seed=seed)[0]
+            with blame.refusing(self.name):
+                self.seen[i] = env.reset(seed=seed)[0]
             self.returns[i], self.lengths[i] = 0.0, 0
 
     def step(self, i: int, action: Any) -> tuple[Any, float, bool, bool]:
         """Step environment `i`, and reset it if that ends its episode.
 
         action: counted from 0, or numbers within the box. Returns (observation reached, reward,
-        terminated, truncated).
+        terminated, truncated). Raises Fault when the environment's code fails.
         """
         env = self.envs[i]
         given = self._first + action if self._discrete else action
-        after, reward, terminated, truncated, info = env.step(given)
-        self.returns[i] += float(reward)
-        self.lengths[i] += 1
-        if terminated or truncated:
-            # a game's own score, where it is not the sum of what the agent is given (atari.Score)
-            if "game" in info or not hasattr(env, "has_own_score"):
-                self.ended.append(info.get("game", (self.returns[i], self.lengths[i])))
-            self.returns[i], self.lengths[i] = 0.0, 0
-            self.seen[i] = env.reset()[0]
-        else:
-            self.seen[i] = after
-        return after, float(reward), bool(terminated), bool(truncated)
+        try:
+            after, reward, terminated, truncated, info = env.step(given)
+            self.returns[i] += float(reward)
+            self.lengths[i] += 1
+            if terminated or truncated:
+                # a game's own score, where it is not the sum of what the agent is given
+                if not hasattr(env, "has_own_score"):
+                    self.ended.append((self.returns[i], self.lengths[i]))
+                elif "game" in info:  # of atari.Score
+                    self.ended.append(info["game"])
+                self.returns[i], self.lengths[i] = 0.0, 0
+                self.seen[i] = env.reset()[0]
+            else:
+                self.seen[i] = after
+            return after, float(reward), bool(terminated), bool(truncated)
+        except Exception as error:
+            raise blame.fault_of(self.name, error) from error
 
     def step_all(self, actions: NDArray[Any]) -> Stepped:
         """Step every environment once. actions: (n,) counted from 0, or (n, numbers)."""
@@ -103,7 +108,7 @@ class Episodes:
         own = torch.get_rng_state().numpy().tobytes()
         shared = np.random.get_state(), random.getstate(), own
         states = [state_of(env) for env in self.envs]
-        return _packed((states, self.seen, self.returns, self.lengths, shared))
+        return packed((states, self.seen, self.returns, self.lengths, shared))
 
     def load(self, data: bytes, *, step: int) -> None:
         """Go on with what `save` returned, or begin new episodes where that was empty.
@@ -112,7 +117,7 @@ class Episodes:
         """
         if not data:
             return self._begin(step)
-        states, seen, self.returns, self.lengths, shared = pickle.loads(zlib.decompress(data))
+        states, seen, self.returns, self.lengths, shared = unpacked(data)
         for env, state in zip(self.envs, states, strict=True):
             set_state(env, state)
         self.seen[:] = seen
@@ -124,17 +129,3 @@ class Episodes:
     def close(self) -> None:
         """End the environments, and what processes they may have."""
         self._closing()
-
-
-def _close_all(envs: list[Env]) -> None:
-    for env in envs:
-        env.close()
-
-
-def _packed(value: Any) -> bytes:
-    """The same bytes for an equal value, whatever objects in it are one and the same."""
-    buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer)
-    pickler.fast = True  # no references to what was met before
-    pickler.dump(value)
-    return zlib.compress(buffer.getvalue(), 1)

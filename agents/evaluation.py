@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import blame
 import numpy as np
 from checkpoint import best_checkpoint, read_model
 from environments import Env, make_env
@@ -54,7 +55,7 @@ def play_greedy(
     choose: (n, *shape) observations to n actions, counted from 0, or numbers within the box. make:
     gives an environment, closed at the end, also on an exception. Environments and seeds
     (`derive_seed` of seed and stream) are its own and the global generators are put back: a
-    training goes on as if nothing had been played.
+    training goes on as if nothing had been played. Raises Fault when an environment's code fails.
     """
     totals = [0.0] * episodes
     side_by_side = min(episodes, PARALLEL_EPISODES)
@@ -69,9 +70,10 @@ def play_greedy(
         played = list(range(side_by_side))  # the episode that each environment is in
         lengths = [0] * side_by_side
         begun = side_by_side
-        seen = np.stack(
-            [env.reset(seed=derive_seed(seed, stream, i))[0] for i, env in enumerate(envs)]
-        )
+        with blame.refusing(name):
+            seen = np.stack(
+                [env.reset(seed=derive_seed(seed, stream, i))[0] for i, env in enumerate(envs)]
+            )
         if seen.dtype != np.uint8:
             seen = seen.astype(np.float32)
         running = list(range(side_by_side))
@@ -81,15 +83,18 @@ def play_greedy(
             chosen = choose(seen)
             actions = chosen if first is None else (first + chosen).tolist()
             for i in list(running):
-                seen[i], reward, terminated, truncated, _ = envs[i].step(actions[i])
-                lengths[i] += 1
-                totals[played[i]] += float(reward)
-                if not (terminated or truncated or lengths[i] >= LONGEST_EPISODE):
-                    continue
-                if begun == episodes:
-                    running.remove(i)
-                    continue
-                seen[i] = envs[i].reset(seed=derive_seed(seed, stream, begun))[0]
+                try:
+                    seen[i], reward, terminated, truncated, _ = envs[i].step(actions[i])
+                    lengths[i] += 1
+                    totals[played[i]] += float(reward)
+                    if not (terminated or truncated or lengths[i] >= LONGEST_EPISODE):
+                        continue
+                    if begun == episodes:
+                        running.remove(i)
+                        continue
+                    seen[i] = envs[i].reset(seed=derive_seed(seed, stream, begun))[0]
+                except Exception as error:
+                    raise blame.fault_of(name, error) from error
                 played[i], lengths[i] = begun, 0
                 begun += 1
                 if remembering is not None:

@@ -29,7 +29,8 @@ def check(
     """
     fault = None
     if given is not None:
-        text = f"the environment gave a reward or observation that is not finite at {given}"
+        text = "the environment gave a reward or observation that is not finite, or beyond "
+        text += f"float32's 3.4e38, at {given}"
         fault = Fault("nan", text, step=given)
     elif bad := first_not_finite(held or {}):
         fault = Fault("nan", f"{bad} not finite at {step}", step=step)

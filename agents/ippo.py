@@ -36,8 +36,10 @@ from normalise import RunningMoments
 from numpy.typing import NDArray
 from options import check_ranges
 from parameters import Descent, NumpyNetwork
+from rollouts import first_bad
 from runtime import Run
 from schedules import straight
+from surrogate import bound, gains
 from teams import Teams, play_greedy
 from torch import Tensor, nn
 
@@ -163,10 +165,7 @@ def collect(
 
 def first_bad_step(r: Rollout) -> int | None:
     """How many steps into the rollout something not finite was given, first."""
-    bad = [np.argwhere(~np.isfinite(r.seen))[:, 0], np.argwhere(~np.isfinite(r.rewards))[:, 0] + 1,
-           r.limits[~np.isfinite(r.limits_seen).all(1), 0] + 1]  # fmt: skip
-    steps = np.concatenate(bad)
-    return int(steps.min()) if len(steps) else None
+    return first_bad(r.rewards, r.seen, r.limits[:, 0], r.limits_seen)
 
 
 # learn
@@ -264,10 +263,10 @@ def loss_sums(network: Network, batch: Sequence[Tensor], clip: float) -> Tensor:
     """Loss of the policy, loss of the values, and the entropy: sums over the rows. batch: Rows."""
     seen, actions, old, advantages, goals = batch
     log_probs, values = network(seen)
-    ratio = (log_probs.gather(1, actions.unsqueeze(1)).squeeze(1) - old).exp()
-    gains = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    moved = log_probs.gather(1, actions.unsqueeze(1)).squeeze(1) - old
+    gained = gains(moved, advantages, bound(advantages, clip))
     entropy = -(log_probs.exp() * log_probs).sum()
-    return torch.stack((-gains.sum(), 0.5 * (values - goals).square().sum(), entropy))
+    return torch.stack((-gained.sum(), 0.5 * (values - goals).square().sum(), entropy))
 
 
 # main

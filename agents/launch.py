@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from checkpoint import own_folder, read_model
 from evaluation import Choose, evaluate_by_hand, play_greedy
 from options import Refused, read_options
-from runtime import Run, append_line, edge, open_progress
+from room import check_room
+from runtime import Fault, Run, append_line, edge, open_progress
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ def launch(
         if any(word.startswith("evaluate=") for word in words):
             return evaluate_by_hand(words, policy, play)
         options: Any = read_options(cls, words)
+        check_room(options)
         run = Run(name, device=options.device)
         if options.seed < 0:
             old = read_model(run.resume)["options"]["seed"] if run.resume else None
@@ -46,15 +48,16 @@ def launch(
             options = replace(options, seed=drawn if old is None else old)
         with edge(run), own_folder(run) if writes else contextlib.nullcontext():
             train(options, run)
+    except Fault as fault:  # of an evaluation by hand
+        sys.exit(f"{name}: {fault}")
     except Refused as problem:
-        if run and run.hand_folder:
-            for folder in (run.checkpoints, run.logs, run.hand_folder):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()  # nothing was written yet
         lines = str(problem).splitlines()
         for line in lines:
             print(f"{name}: {line}", file=sys.stderr)
-        with contextlib.suppress(OSError):  # a full disk must not hide what was said
+        with contextlib.suppress(OSError, Refused):  # a full disk must not hide what was said
             append_line(open_progress(), {"fault": "setup", "text": "; ".join(lines)})
         sys.exit(2)
+    finally:
+        if run:
+            run.tidy()
     return None

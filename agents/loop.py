@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import gpu_memory
 from metrics import Reporter
-from runtime import Run, Stopped
+from runtime import Fault, Run, Stopped
 
 LOSSES_A_LINE = 10  # points of the losses' curves for each progress line, at most
 
@@ -72,7 +72,11 @@ def drive(t: Training, o: Any, run: Run, *, name: str, more: str = "") -> None:
     with contextlib.closing(t.envs), contextlib.closing(reporter):
         while t.step < o.steps:
             before, tick = t.step, t.ticks
-            new = t.advance()
+            try:
+                new = t.advance()
+            except Fault as fault:
+                fault.step = t.step if fault.step < 0 else fault.step
+                raise
             for total, length in t.envs.take_ended():
                 recent.append(total)
                 reporter.scalars({"reward": total, "episode_length": length}, t.step)

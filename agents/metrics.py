@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import gpu_memory
-from runtime import Run
+from runtime import Run, writable
 
 FLUSH_S = 20.0  # event files are flushed at least this often while steps are made
 
@@ -17,7 +17,7 @@ class Reporter:
     """Metrics to TensorBoard and stdout (rank 0) and to the progress file (every rank).
 
     step: environment steps made so far over all ranks; what an earlier attempt wrote beyond it
-    is hidden from TensorBoard by its purge step.
+    is hidden from TensorBoard by its purge step. Raises Refused where nothing can be written.
     """
 
     def __init__(self, run: Run, *, step: int, every_s: float = 10.0) -> None:
@@ -28,13 +28,15 @@ class Reporter:
         self._warned = False
         self._writer: Any = None
         if run.rank == 0:
-            run.logs.mkdir(parents=True, exist_ok=True)
+            with writable(run.logs, "set RUNNER_LOGS to another"):
+                run.logs.mkdir(parents=True, exist_ok=True)
             try:
                 from tensorboard.compat.proto.summary_pb2 import Summary
                 from torch.utils.tensorboard import SummaryWriter
 
                 self._points, self._point = Summary, Summary.Value
-                self._writer = SummaryWriter(str(run.logs), purge_step=step + 1 if step else 0)
+                with writable(run.logs, "set RUNNER_LOGS to another"):
+                    self._writer = SummaryWriter(str(run.logs), purge_step=step + 1 if step else 0)
             except ImportError as error:
                 print(f"no event files: {error}", file=sys.stderr, flush=True)
 

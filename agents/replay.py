@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +27,7 @@ import torch
 from checkpoint import StoredFile, write_file
 from numpy.typing import NDArray
 from options import Refused
+from room import amount, available_bytes
 from torch import Tensor
 
 SEGMENT = 4096
@@ -54,8 +54,8 @@ class Replay:
         room = available_bytes()
         if self.size_bytes > room:
             raise Refused(
-                f"replay memory for {capacity} transitions takes {self.size_bytes / 1e9:.1f} GB, "
-                f"{room / 1e9:.1f} GB are free; lower buffer_size"
+                f"replay memory for {capacity} transitions takes {amount(self.size_bytes)}, "
+                f"{amount(room)} are free; lower buffer_size"
             )
         self.rows: NDArray[Any] = np.zeros(capacity, self.dtype)
         self.count = 0  # rows written since the start
@@ -100,8 +100,8 @@ class Replay:
         room = found.f_bavail * found.f_frsize
         if self.size_bytes > room:
             raise Refused(
-                f"checkpoints keep the replay memory, {self.size_bytes / 1e9:.1f} GB when it is "
-                f"full; {room / 1e9:.1f} GB are free at {folder}; lower buffer_size"
+                f"checkpoints keep the replay memory, {amount(self.size_bytes)} when it is "
+                f"full; {amount(room)} are free at {folder}; lower buffer_size"
             )
 
     @property
@@ -287,24 +287,3 @@ def link(source: Path, target: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def available_bytes() -> int:
-    """Memory this process may still take: the kernel's estimate, and its cgroup's limit."""
-    room = sys.maxsize
-    try:
-        text = Path("/proc/meminfo").read_text()
-        room = int(re.search(r"MemAvailable:\s+(\d+) kB", text)[1]) * 1024  # type: ignore[index]
-    except (OSError, TypeError):
-        pass
-    for group in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory"):
-        for limit, usage in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            try:
-                allowed = int(Path(group, limit).read_text())
-                room = min(room, allowed - int(Path(group, usage).read_text()))
-            except (OSError, ValueError):
-                continue  # no such group, or "max"
-    return room

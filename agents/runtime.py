@@ -13,7 +13,9 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +32,7 @@ import torch.distributed as dist  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 from options import Refused  # noqa: E402
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 LINE_BYTES = 4096  # a progress line is one write; longer ones could interleave or be cut
 
 T = TypeVar("T")
@@ -50,7 +53,8 @@ class Stopped(Exception):
 class Run:
     """Where this process stands: folders, rank, device, and whether it was asked to stop.
 
-    Raises Refused when the device asked for is not there. `name` is the agent's, used by hand.
+    Raises Refused when the device asked for is not there, or a folder cannot be written. `name` is
+    the agent's, used by hand.
     """
 
     def __init__(self, name: str, *, device: str) -> None:
@@ -59,6 +63,8 @@ class Run:
         self.local_rank = int(env.get("LOCAL_RANK", "0"))
         self.device = choose_device(device, self.local_rank)
         by_hand = not (env.get("RUNNER_CHECKPOINTS") and env.get("RUNNER_LOGS"))
+        above = Path("results", "by-hand").absolute()
+        self._parents = [folder for folder in (above, above.parent) if not folder.exists()]
         self.hand_folder = unique_folder(name) if by_hand and self.rank == 0 else None
         torch.set_num_threads(int(env["OMP_NUM_THREADS"].split(",")[0]))
         for kind in (np.float32, np.float64):
@@ -81,6 +87,13 @@ class Run:
         self.logs = Path(env.get("RUNNER_LOGS") or folder / "logs")
         self.resume = Path(env["RUNNER_RESUME"]) if env.get("RUNNER_RESUME") else None
         self._progress = open_progress()
+
+    def tidy(self) -> None:
+        """Remove what this run made by hand and never wrote to; what is not empty stays."""
+        if self.hand_folder:
+            for folder in (self.checkpoints, self.logs, self.hand_folder, *self._parents):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
     def _on_signal(self, number: int, _frame: Any) -> None:
         self.received = number
@@ -147,9 +160,10 @@ class Run:
 
 
 def open_progress() -> int:
-    """This rank's progress file, or /dev/null where nobody reads one."""
+    """This rank's progress file, or /dev/null where nobody reads one. Raises Refused."""
     path = os.environ.get("RUNNER_PROGRESS") or os.devnull
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    with writable(Path(path), "set RUNNER_PROGRESS to another file"):
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
 
 def append_line(file: int, record: dict[str, Any]) -> None:
@@ -189,18 +203,34 @@ def choose_device(asked: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
+_ELSEWHERE = "go to another folder, or set RUNNER_CHECKPOINTS and RUNNER_LOGS"
+
+
 def unique_folder(name: str) -> Path:
-    """A new folder below results/by-hand, which no other run has."""
+    """A new folder below results/by-hand, which no other run has. Raises Refused."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for suffix in ["", *(f"-{n}" for n in range(2, 1000))]:
         folder = Path("results", "by-hand", f"{name}-{stamp}{suffix}").absolute()
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            folder.mkdir()
-            return folder
-        except FileExistsError:
-            continue
+        with writable(folder.parent, _ELSEWHERE):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                continue
     raise Refused(f"no free name below {folder.parent}")
+
+
+@contextlib.contextmanager
+def writable(path: Path, way_out: str) -> Iterator[None]:
+    """Raises Refused, with a way out, where `path` cannot be written. A full disk passes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise
+        text = f"{path}: nothing can be written there ({error.strerror}); {way_out}"
+        raise Refused(text) from error
 
 
 @contextlib.contextmanager
@@ -209,6 +239,9 @@ def edge(run: Run) -> Iterator[None]:
 
     A signal: 143 or 130 after the save. A fault: 1, one line on stderr. Anything else: traceback.
     """
+    threading.excepthook = _quiet_about_disks
+    # health.check finds it, and says more
+    warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning)
     try:
         yield
         close(run)
@@ -222,18 +255,47 @@ def edge(run: Run) -> Iterator[None]:
         report(run, Fault("environment", text, step=-1))
     except torch.OutOfMemoryError as error:
         report(run, Fault("cuda-oom", str(error).split("\n")[0], step=-1))
+    except MemoryError as error:
+        report(run, Fault("oom", out_of_memory(error), step=-1))
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in _FULL:
             raise
-        where = "" if error.filename else f" (checkpoints go to {run.checkpoints})"
+        places = f"checkpoints go to {run.checkpoints}, logs to {run.logs}"
+        where = "" if error.filename else f" ({places})"
         text = f"{error}{where}; make room, then go on from the last checkpoint"
         report(run, Fault("disk-full", text, step=-1))
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, OverflowError) as error:
+        if _NO_MEMORY.search(str(error)):
+            report(run, Fault("oom", out_of_memory(error), step=-1))
         # When a peer dies the survivors must not bury its traceback under their own.
         lost = re.search(r"gloo|nccl|closed by peer|Connection reset", str(error), re.IGNORECASE)
         if run.world == 1 or not lost:
             raise
         sys.exit(f"rank {run.rank}: lost another rank: {str(error).splitlines()[0][:200]}")
+
+
+_NO_MEMORY = re.compile(
+    "can't allocate memory|Storage size calculation overflowed|array is too big"
+    "|Maximum allowed dimension exceeded|integer multiplication overflow"
+)
+"""How torch and numpy say it, where that is no MemoryError."""
+
+
+def out_of_memory(error: BaseException) -> str:
+    """In one line what could not be had, and what to lower."""
+    lines = str(error).splitlines() or ["no memory is left"]
+    said = re.sub(r"^\[.*?\] .*?: ", "", lines[0])[:200]
+    return f"{said}; lower what takes memory (num_envs, rollout, batch_size, updates, hidden)"
+
+
+def _quiet_about_disks(problem: threading.ExceptHookArgs) -> None:
+    """What the event files' thread meets at the disk the training meets, too, and it is said once.
+
+    Tensorboard's thread hands its error on to whoever writes next.
+    """
+    ours = type(problem.thread).__module__.startswith("tensorboard")
+    if not (ours and isinstance(problem.exc_value, OSError)):
+        threading.__excepthook__(problem)
 
 
 def close(run: Run) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import blame
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from seeds import preserved_global_rng
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
+API = "PettingZoo's parallel interface"
 _TRIED_STEPS = 40
 
 
@@ -66,11 +68,17 @@ def make_team(name: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     module, _, function = name.partition(":")
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise Refused(f"env {name!r}: it must be a module with parallel_env, or module:function")
     function = function or "parallel_env"
     try:
-        found = importlib.import_module(module)
-    except (ImportError, ValueError) as error:
-        known = _near_module(module) if getattr(error, "name", None) == module else ""
+        with blame.refusing(name, API):
+            found = importlib.import_module(module)
+    except Refused as problem:
+        error = problem.__cause__
+        if not isinstance(error, ImportError):
+            raise
+        known = _near_module(module) if error.name == module else ""
         raise Refused(f"env {name!r}: {error}{known}") from error
     make = getattr(found, function, None)
     if not callable(make):
@@ -79,10 +87,8 @@ def make_team(name: str) -> Any:
             f"env {name!r}: {module} has no {function}(){known}; only PettingZoo's parallel "
             "interface is played here"
         )
-    try:
+    with blame.refusing(name, API):
         env = make()
-    except (ImportError, TypeError, ValueError, AttributeError) as error:
-        raise Refused(f"env {name!r} cannot be made: {error}") from error
     if not getattr(env, "possible_agents", None) or hasattr(env, "agent_iter"):
         raise Refused(
             f"env {name!r} makes {type(env).__name__}, which does not follow PettingZoo's parallel "
@@ -102,17 +108,12 @@ def _near_module(name: str) -> str:
 
 def look(name: str) -> TeamFacts:
     """What an algorithm must know of `name`, found by trying it for a moment. Raises Refused."""
-    with contextlib.closing(make_team(name)) as env, preserved_global_rng():
+    made = make_team(name)
+    with blame.refusing(name, API), contextlib.closing(made) as env, preserved_global_rng():
         facts = look_at_spaces(name, env)
         team = Team(env, facts)
-        try:
-            team.reset(seed=0)
-            team.step(np.zeros(facts.agents, np.int64))
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise Refused(
-                f"env {name!r} does not follow PettingZoo's parallel interface: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        team.reset(seed=0)
+        team.step(np.zeros(facts.agents, np.int64))
         return replace(facts, exact=survives(team, lambda: make_team(name)))
 
 
@@ -128,7 +129,7 @@ def look_at_spaces(name: str, env: Any) -> TeamFacts:
     except (TypeError, KeyError, AttributeError) as error:
         raise Refused(f"env {name!r} does not tell its agents' spaces: {error}") from error
     for agent, space in zip(agents, seen, strict=True):
-        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1 or 0 in space.shape:
             raise Refused(
                 f"env {name!r}: {agent} has observations {space}; only flat ones, a Box of one "
                 "dimension, are learned from here"
@@ -248,9 +249,9 @@ def survives(team: Team, make: Callable[[], Any]) -> bool:
     """
     chooser = np.random.default_rng(0)
     first, then = (_drawn(chooser, team) for _ in range(2))
+    team.reset(seed=1)
+    _roll(team, first)
     try:
-        team.reset(seed=1)
-        _roll(team, first)
         data = pickle.dumps((state_of(team), team.seen, team.acting))
         with contextlib.closing(make()) as env:
             copy = Team(env, team.facts)

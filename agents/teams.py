@@ -6,18 +6,19 @@ The return of an episode is the sum over its agents.
 from __future__ import annotations
 
 import contextlib
-import pickle
 import random
 import weakref
-import zlib
 from collections.abc import Callable
 
+import blame
 import numpy as np
 import torch
 from evaluation import LONGEST_EPISODE, PARALLEL_EPISODES, Choose
 from numpy.typing import NDArray
+from packing import packed, unpacked
 from seeds import SEEDS_TRAIN, derive_seed, preserved_global_rng
 from team_environments import (
+    API,
     Flags,
     Floats,
     Team,
@@ -45,7 +46,7 @@ class Teams:
         self.acting: Flags = np.zeros(shape[:2], np.bool_)
         self.teams: list[Team] = []
         # also at the program's end, for what is refused or fails before a training begins
-        self._closing = weakref.finalize(self, _close_all, self.teams)
+        self._closing = weakref.finalize(self, _close_all, name, self.teams)
         for both in zip(self.seen, self.acting, strict=True):
             self.teams.append(Team(make_team(name), facts, *both))
         self.returns, self.lengths = [0.0] * len(index), [0] * len(index)
@@ -54,24 +55,29 @@ class Teams:
 
     def _begin(self, *again: int) -> None:
         for i, team in enumerate(self.teams):
-            team.reset(derive_seed(self.seed, SEEDS_TRAIN, self.index[i], *again))
+            with blame.refusing(self.name, API):
+                team.reset(derive_seed(self.seed, SEEDS_TRAIN, self.index[i], *again))
             self.returns[i], self.lengths[i] = 0.0, 0
 
     def step(self, actions: NDArray[np.int64], active: int | None = None) -> TeamStep:
         """Step the first `active` environments, all of them by default; who ended is reset.
 
         actions: (n, agents), counted from 0; those of agents that are not acting are not read.
+        Raises Fault when an environment's code fails.
         """
         told = TeamStep.empty(*self.seen.shape)
         for i, team in enumerate(self.teams[:active]):
             mine = TeamStep(*(array[i] for array in told))
-            team.step(actions[i], mine)
-            self.returns[i] += float(mine.rewards.sum(dtype=np.float64))
-            self.lengths[i] += 1
-            if not team.acting.any():
-                self.ended.append((self.returns[i], self.lengths[i]))
-                self.returns[i], self.lengths[i] = 0.0, 0
-                team.reset()
+            try:
+                team.step(actions[i], mine)
+                self.returns[i] += float(mine.rewards.sum(dtype=np.float64))
+                self.lengths[i] += 1
+                if not team.acting.any():
+                    self.ended.append((self.returns[i], self.lengths[i]))
+                    self.returns[i], self.lengths[i] = 0.0, 0
+                    team.reset()
+            except Exception as error:
+                raise blame.fault_of(self.name, error, API) from error
         return told
 
     def take_ended(self) -> list[tuple[float, int]]:
@@ -85,8 +91,7 @@ class Teams:
             return b""
         shared = np.random.get_state(), random.getstate(), torch.get_rng_state().numpy().tobytes()
         states = [state_of(team) for team in self.teams]
-        whole = (states, self.seen, self.acting, self.returns, self.lengths, shared)
-        return zlib.compress(pickle.dumps(whole), 1)
+        return packed((states, self.seen, self.acting, self.returns, self.lengths, shared))
 
     def load(self, data: bytes, *, step: int) -> None:
         """Go on with what `save` returned, or begin new episodes where that was empty.
@@ -95,9 +100,7 @@ class Teams:
         """
         if not data:
             return self._begin(step)
-        states, seen, acting, self.returns, self.lengths, shared = pickle.loads(
-            zlib.decompress(data)
-        )
+        states, seen, acting, self.returns, self.lengths, shared = unpacked(data)
         for team, state in zip(self.teams, states, strict=True):
             set_state(team, state)
         self.seen[:], self.acting[:] = seen, acting
@@ -111,9 +114,8 @@ class Teams:
         self._closing()
 
 
-def _close_all(teams: list[Team]) -> None:
-    for team in teams:
-        team.env.close()
+def _close_all(name: str, teams: list[Team]) -> None:
+    blame.closing_all(name, [team.env for team in teams])
 
 
 def play_greedy(
@@ -137,8 +139,9 @@ def play_greedy(
         facts = look_at_spaces(name, envs[0])
         seen = np.zeros((n, facts.agents, facts.width), np.float32)
         teams = [Team(env, facts, row) for env, row in zip(envs, seen, strict=True)]
-        for i, team in enumerate(teams):
-            team.reset(derive_seed(seed, stream, i))
+        with blame.refusing(name, API):
+            for i, team in enumerate(teams):
+                team.reset(derive_seed(seed, stream, i))
         played, lengths = list(range(n)), [0] * n  # the episode that each environment is in
         begun, running = n, list(range(n))
         while running:
@@ -146,14 +149,18 @@ def play_greedy(
                 return None
             actions = choose(seen)
             for i in list(running):
-                totals[played[i]] += float(teams[i].step(actions[i]).rewards.sum(dtype=np.float64))
-                lengths[i] += 1
-                if teams[i].acting.any() and lengths[i] < LONGEST_EPISODE:
-                    continue
-                if begun == episodes:
-                    running.remove(i)
-                    continue
-                teams[i].reset(derive_seed(seed, stream, begun))
+                try:
+                    rewards = teams[i].step(actions[i]).rewards
+                    totals[played[i]] += float(rewards.sum(dtype=np.float64))
+                    lengths[i] += 1
+                    if teams[i].acting.any() and lengths[i] < LONGEST_EPISODE:
+                        continue
+                    if begun == episodes:
+                        running.remove(i)
+                        continue
+                    teams[i].reset(derive_seed(seed, stream, begun))
+                except Exception as error:
+                    raise blame.fault_of(name, error, API) from error
                 played[i], lengths[i] = begun, 0
                 begun += 1
     return totals

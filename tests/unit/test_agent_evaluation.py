@@ -20,6 +20,7 @@ from tests.helpers.agents import run  # noqa: E402, F401
 import environments  # noqa: E402
 import episodes  # noqa: E402
 import evaluation  # noqa: E402
+from options import Refused  # noqa: E402
 from runtime import Fault  # noqa: E402
 from seeds import SEEDS_EVALUATION  # noqa: E402
 
@@ -180,7 +181,7 @@ def test_its_environments_are_closed_whatever_happens(
         return always_one(seen)
 
     state = np.random.get_state()[1].tolist()
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(RuntimeError, Refused, Fault):
         evaluation.play_greedy("walks:Shared-v0", choose, episodes=3, seed=0, stream=1, make=make)
     assert Counted.open == 0
     assert np.random.get_state()[1].tolist() == state

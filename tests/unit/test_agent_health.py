@@ -42,7 +42,9 @@ def test_what_an_environment_gave_is_named_before_what_came_of_it(run: Any) -> N
     with pytest.raises(Fault, match="^mean not finite at 9$") as fault:
         health.check(run, 9, held=BAD)
     assert (fault.value.kind, fault.value.step) == ("nan", 9)
-    with pytest.raises(Fault, match="^the environment gave a reward .* not finite at 8$") as fault:
+    with pytest.raises(
+        Fault, match="^the environment gave a reward .* not finite, .*, at 8$"
+    ) as fault:
         health.check(run, 9, given=8, held=BAD)
     assert (fault.value.kind, fault.value.step) == ("nan", 8)
 
@@ -61,5 +63,5 @@ runtime.close(run)
 
 def test_a_rank_without_a_fault_ends_because_of_another_one(tmp_path: Path) -> None:
     first, second = as_processes(CHECKED.format(agents=str(AGENTS)), tmp_path)
-    assert first.startswith("nan|the environment gave") and "finite at 0" in first
+    assert first.startswith("nan|the environment gave") and "3.4e38, at 0" in first
     assert second.strip() == "|stopped: another rank met a fault"

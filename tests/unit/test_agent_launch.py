@@ -121,7 +121,18 @@ def test_a_refusal_by_hand_leaves_no_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RUNNER_CHECKPOINTS")
     assert start(raising(Refused("no"))) == 2
-    assert list((tmp_path / "results" / "by-hand").iterdir()) == []
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_traceback_by_hand_leaves_no_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RUNNER_CHECKPOINTS")
+    (tmp_path / "results").mkdir()
+    with pytest.raises(ZeroDivisionError):
+        launch.launch(Options, raising(ZeroDivisionError()), always, ["seed=1"])
+    assert list((tmp_path / "results").iterdir()) == []  # which was there before
 
 
 def test_a_fault_is_told_before_status_1(

@@ -15,6 +15,7 @@ from tests.helpers.agents import progress  # noqa: E402
 # isort: split
 import metrics  # noqa: E402
 import runtime  # noqa: E402
+from options import Refused  # noqa: E402
 
 
 def test_a_line_goes_to_progress_and_stdout_without_nan(
@@ -48,3 +49,10 @@ def test_without_tensorboard_it_says_so_once_and_goes_on(
     reporter.close()
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert len(progress(tmp_path)) == 1
+
+
+def test_logs_that_cannot_be_written_are_refused(run: runtime.Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    run.logs = tmp_path / "file" / "logs"
+    with pytest.raises(Refused, match="file/logs: nothing can be written there .*RUNNER_LOGS"):
+        metrics.Reporter(run, step=0)

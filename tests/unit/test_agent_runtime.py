@@ -70,6 +70,16 @@ def test_a_signal_is_noted_and_gives_its_status(
         (runtime.Fault("nan", "loss became nan", step=9), "nan"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried\nmore"), "cuda-oom"),
         (OSError(errno.ENOSPC, "No space left on device"), "disk-full"),
+        (MemoryError("Unable to allocate 9 TiB"), "oom"),
+        (
+            RuntimeError(
+                "[enforce fail at x.cpp:1] err == 0. DefaultCPUAllocator: can't allocate "
+                "memory: you tried to allocate 9 bytes"
+            ),
+            "oom",
+        ),
+        (RuntimeError("Storage size calculation overflowed with sizes=[9, 4]"), "oom"),
+        (ValueError("array is too big; `arr.size * arr.dtype.itemsize` is larger"), "oom"),
     ],
 )
 def test_what_ends_a_training_is_written_down(
@@ -89,6 +99,20 @@ def test_an_environment_that_ends_the_program_does_not_end_the_training_well(
         sys.exit(0)
     assert "ended from within, with status 0" in str(ended.value.code)
     assert progress(tmp_path)[-1]["fault"] == "environment"
+
+
+def test_a_place_that_cannot_be_written_is_refused_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(options.Refused, match="results/by-hand: nothing can be written there .*go"):
+        runtime.unique_folder("dqn")
+    monkeypatch.setenv("RUNNER_PROGRESS", str(tmp_path / "results" / "progress"))
+    with pytest.raises(options.Refused, match="progress: nothing .*set RUNNER_PROGRESS to another"):
+        runtime.open_progress()
+    with pytest.raises(OSError), runtime.writable(tmp_path, ""):
+        raise OSError(errno.ENOSPC, "full")  # has a fault of its own
 
 
 def test_other_errors_keep_their_traceback(run: runtime.Run) -> None:

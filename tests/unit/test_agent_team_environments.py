@@ -33,8 +33,8 @@ def _at_stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "text"),
     [
         ("nowhere.to_be_found_v1", "No module named 'nowhere'"),
-        ("CartPole-v1", "No module named 'CartPole-v1'"),
-        ("", "Empty module name"),
+        ("CartPole-v1", "env 'CartPole-v1': it must be a module with parallel_env, or"),
+        ("", "env '': it must be a module"),
         ("team_stubs", "has no parallel_env.*parallel interface"),
         ("team_stubs:Matchin", r"has no Matchin\(\) \(did you mean 'Matching'"),
         ("team_stubs:np", "has no np"),
