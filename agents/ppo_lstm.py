@@ -33,10 +33,12 @@ from launch import launch
 from loop import drive
 from numpy.typing import NDArray
 from options import check_ranges
-from parameters import Descent, NumpyNetwork
-from recurrent import NumpyLSTM, State, over_time, pack, through_lstm
+from parameters import Descent
+from recurrent import Actor, State, over_time, pack, remember_up_to, through_lstm
+from rollouts import first_bad
 from runtime import Run
 from schedules import straight
+from surrogate import bound, choices, gains
 from torch import Tensor, nn
 
 Floats = NDArray[np.float32]
@@ -98,11 +100,7 @@ class Network(nn.Module):
         with torch.no_grad():
             self.heads.weight[:-1] *= 0.01  # begins with equal chances
             if isinstance(self.middle, nn.LSTM):
-                kept = torch.empty(hidden).uniform_(1.0, max(2.0, longest - 1.0)).log()
-                self.middle.bias_ih_l0[:hidden] = -kept
-                self.middle.bias_ih_l0[hidden : 2 * hidden] = kept
-                self.middle.bias_ih_l0[2 * hidden :] = 0.0
-                self.middle.bias_hh_l0.zero_()
+                remember_up_to(longest, self.middle)
 
     def forward(self, seen: Tensor, state: State, sizes: Tensor) -> tuple[Tensor, State]:
         """(rows, numbers) to (rows, actions + 1) and the state then; rows as `pack` has them.
@@ -115,25 +113,6 @@ class Network(nn.Module):
         else:
             x = torch.tanh(self.middle(x))
         return self.heads(x), state
-
-
-class Actor:
-    """The Network of a flat vector of its parameters, one step at a time, in numpy."""
-
-    def __init__(self, flat: Floats, sizes: Sequence[int], *, recurrent: bool) -> None:
-        numbers, hidden, actions = sizes
-        self.lstm = NumpyLSTM(flat, hidden, hidden) if recurrent else None
-        self.plain = NumpyNetwork(flat, (hidden, hidden)).layers[0]
-        count = self.lstm.count if self.lstm else hidden * (hidden + 1)
-        outer = NumpyNetwork(flat[count:], (numbers, hidden, actions + 1))
-        self.inner, self.heads = outer.layers
-
-    def __call__(self, seen: Floats, state: Floats) -> Floats:
-        """(n, numbers) to (n, actions + 1) logits and value. state: (2, n, hidden), goes on."""
-        x = np.tanh(seen @ self.inner[0] + self.inner[1])
-        x = self.lstm(x, state) if self.lstm else np.tanh(x @ self.plain[0] + self.plain[1])
-        out: Floats = x @ self.heads[0] + self.heads[1]
-        return out
 
 
 class Policy(evaluation.Remembering):
@@ -218,12 +197,10 @@ def ppo_losses(out: Tensor, known: Tensor, clip: float) -> tuple[Tensor, Tensor,
     when chosen, advantages, returns.
     """
     actions, old, advantages, returns = known
-    log_probs = torch.log_softmax(out[:, :-1], dim=1)
-    new = log_probs.gather(1, actions.long().unsqueeze(1)).squeeze(1)
-    ratio = (new - old).exp()
-    gains = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    nll, negentropy = choices(out[:, :-1], actions.long())
+    policy = -gains(-nll - old, advantages, bound(advantages, clip)).mean()
     value = 0.5 * (out[:, -1] - returns).square().mean()
-    return -gains.mean(), value, -(log_probs.exp() * log_probs).sum(1).mean()
+    return policy, value, -negentropy / len(nll)
 
 
 class Learner:
@@ -325,10 +302,8 @@ class Training:
         """Raises Fault with the first cause: what an environment gave, else the parameters."""
         given = None
         if r is not None:
-            reached = np.concatenate([r.seen[1:], self.envs.seen[None]])
-            bad = ~(np.isfinite(r.rewards) & np.isfinite(reached).all(axis=-1)).all(axis=1)
-            if bad.any():
-                given = before + (int(bad.argmax()) + 1) * self.total_envs
+            bad = first_bad(r.rewards, np.concatenate([r.seen, self.envs.seen[None]]))
+            given = None if bad is None else before + bad * self.total_envs
         health.check(self.run, self.step, given=given, held=self.learner.descent.held())
 
     def save(self, metrics: dict[str, float]) -> None:

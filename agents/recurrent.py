@@ -6,12 +6,14 @@ Memory Cost" (2016).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 import torch.utils.checkpoint
 from numpy.typing import NDArray
+from parameters import NumpyNetwork
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
@@ -70,6 +72,20 @@ def through_lstm(lstm: nn.LSTM, x: Tensor, state: State, sizes: Tensor) -> tuple
     return out[there], state
 
 
+@torch.no_grad()
+def remember_up_to(longest: int, lstm: nn.LSTM) -> None:
+    """Have its units remember for one step to so many at first, for tasks that ask for both.
+
+    Source: Tallec and Ollivier, "Can recurrent neural networks warp time?" (2018).
+    """
+    hidden = lstm.hidden_size
+    kept = torch.empty(hidden).uniform_(1.0, max(2.0, longest - 1.0)).log()
+    lstm.bias_ih_l0[:hidden] = -kept
+    lstm.bias_ih_l0[hidden : 2 * hidden] = kept
+    lstm.bias_ih_l0[2 * hidden :] = 0.0
+    lstm.bias_hh_l0.zero_()
+
+
 class OverSequences(Protocol):
     """A network that takes packed rows, the state its sequences begin with, and their sizes."""
 
@@ -122,3 +138,26 @@ class NumpyLSTM:
         state[1] = gate[:, h : 2 * h] * state[1] + gate[:, :h] * np.tanh(z[:, 2 * h : 3 * h])
         state[0] = gate[:, 3 * h :] * np.tanh(state[1])
         return state[0]
+
+
+class Actor:
+    """A recurrent network, of a flat vector of its parameters, one step at a time, in numpy.
+
+    The vector has a layer in the middle, an LSTM or a plain one, then the one before it and the
+    heads. sizes: numbers in an observation, hidden, actions; one head more gives the value.
+    """
+
+    def __init__(self, flat: Floats, sizes: Sequence[int], *, recurrent: bool) -> None:
+        numbers, hidden, actions = sizes
+        self.lstm = NumpyLSTM(flat, hidden, hidden) if recurrent else None
+        self.plain = NumpyNetwork(flat, (hidden, hidden)).layers[0]
+        count = self.lstm.count if self.lstm else hidden * (hidden + 1)
+        outer = NumpyNetwork(flat[count:], (numbers, hidden, actions + 1))
+        self.inner, self.heads = outer.layers
+
+    def __call__(self, seen: Floats, state: Floats) -> Floats:
+        """(n, numbers) to (n, actions + 1) logits and value. state: (2, n, hidden), goes on."""
+        x = np.tanh(seen @ self.inner[0] + self.inner[1])
+        x = self.lstm(x, state) if self.lstm else np.tanh(x @ self.plain[0] + self.plain[1])
+        out: Floats = x @ self.heads[0] + self.heads[1]
+        return out

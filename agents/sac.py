@@ -31,18 +31,17 @@ import torch.nn.functional as F
 from episodes import Episodes
 from launch import launch
 from loop import drive
-from networks import perceptron
 from numpy.typing import NDArray
 from options import check_ranges
-from parameters import Descent, NumpyNetwork, flatten_parameters
+from parameters import Descent, flatten_parameters
 from replay import Replay
 from runtime import Run
 from schedules import straight
+from side_by_side import SideBySide
+from squashed import Actor, Policy
 from torch import Tensor, nn
 
 Floats = NDArray[np.float32]
-LOG_STD = (-20.0, 2.0)  # limits of the logarithm of the policy's deviation, as published
-
 LOSSES = ("value", "policy", "entropy", "temperature", "gradient_norm", "policy_gradient_norm")
 
 # options
@@ -83,81 +82,15 @@ class Options:
 # networks
 
 
-class Actor(nn.Module):
-    """A normal distribution squashed by tanh. sizes: (numbers seen, width, …, 2 * numbers acted).
-
-    Its actions lie in [-1, 1]: what the box's own units are makes no difference to what is learned.
-    """
+class Critics(SideBySide):
+    """Two critics side by side. sizes: (numbers seen and acted, width, …, 1)."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__()
-        self.layers = perceptron(sizes)
-
-    def forward(self, seen: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(batch, seen) and standard normal (batch, acted) to (batch, acted) and (batch,) log p."""
-        mean, log_std = self.layers(seen).chunk(2, dim=-1)
-        log_std = log_std.clamp(*LOG_STD)
-        raw = mean + log_std.exp() * noise
-        return raw.tanh(), squashed_log_prob(raw, noise, log_std)
-
-
-def squashed_log_prob(raw: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
-    """(batch,) logarithms of the densities of tanh(raw), raw = mean + exp(log_std) * noise.
-
-    log(1 - tanh(x)^2) is written 2 * (log 2 - x - softplus(-2x)), which stays exact where tanh
-    has rounded to 1. In a box, of half width h, the density is that of its share [-1, 1] over h.
-    """
-    normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-    return (normal - 2.0 * (math.log(2.0) - raw - F.softplus(-2.0 * raw))).sum(-1)
-
-
-class Critics(nn.Module):
-    """Two critics side by side: one call of each operation serves both.
-
-    sizes: (numbers seen and acted, width, …, 1).
-    """
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__()
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for inward, outward in zip(sizes[:-1], sizes[1:], strict=True):
-            limit = inward**-0.5  # as torch begins a Linear layer
-            self.weights.append(torch.empty(2, inward, outward).uniform_(-limit, limit))
-            self.biases.append(torch.empty(2, 1, outward).uniform_(-limit, limit))
-        # looked up once: a ParameterList takes its time
-        self.layers = list(zip(self.weights, self.biases, strict=True))
+        super().__init__(2, sizes)
 
     def forward(self, seen: Tensor, acted: Tensor) -> Tensor:
         """(batch, seen), (batch, acted) in [-1, 1] to (2, batch) values."""
-        x = torch.cat([seen, acted], dim=-1).expand(2, -1, -1)  # (2, batch, numbers)
-        for weight, bias in self.layers[:-1]:
-            x = torch.baddbmm(bias, x, weight).relu()
-        weight, bias = self.layers[-1]
-        return torch.baddbmm(bias, x, weight).squeeze(-1)
-
-
-class Policy:
-    """The policy of a flat vector of an Actor's parameters, in numpy; sizes as the Actor's."""
-
-    def __init__(self, flat: Tensor, sizes: Sequence[int], low: Floats, high: Floats) -> None:
-        self.network = NumpyNetwork(flat.numpy(), sizes)
-        self.low, self.high = low, high
-        ends = low.astype(np.float64), high.astype(np.float64)  # a float32 box may be too wide
-        self.centre, self.half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
-
-    def __call__(self, observations: Floats) -> Floats:
-        """The greedy policy: (n, numbers) observations to (n, acted) within the box."""
-        mean = self.network(observations)[:, : len(self.low)]
-        return self.in_box(np.tanh(mean))
-
-    def sample(self, observations: Floats, noise: Floats) -> Floats:
-        """(n, numbers) observations and standard normal (n, acted) to (n, acted) in [-1, 1]."""
-        mean, log_std = np.split(self.network(observations), 2, axis=1)
-        return np.tanh(mean + np.exp(np.clip(log_std, *LOG_STD)) * noise)
-
-    def in_box(self, share: Floats) -> Floats:
-        """(n, acted) in [-1, 1] to the box, all of it and nothing beside it."""
-        return np.clip((self.centre + self.half * share).astype(np.float32), self.low, self.high)
+        return super().forward(torch.cat([seen, acted], dim=-1)).squeeze(-1)
 
 
 # collect

@@ -128,7 +128,7 @@ def learned_by_ppo(run: runtime.Run, **changes: Any) -> tuple[dict[str, float], 
     none = np.zeros(0, np.float32)
     facts = environments.Facts(PICTURES, True, 3, none, none, True)
     o = ppo.Options(rollout=8, epochs=2, batch_size=16, **changes)
-    learner, roll = ppo.Learner(o, run, facts), ppo.Rollout(o, 4, facts)
+    learner, roll = ppo.Learner(o, run, facts), ppo.Rollout(o.rollout, 4, facts)
     rng = np.random.default_rng(0)
     roll.seen[:] = rng.integers(256, size=roll.seen.shape)
     roll.actions[:] = rng.integers(3, size=roll.actions.shape)

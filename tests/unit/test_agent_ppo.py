@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -192,20 +191,6 @@ def learner_of(run: Any, facts: Facts, **changes: Any) -> ppo.Learner:
     return made
 
 
-def test_log_probabilities_and_entropy_are_those_of_the_distributions() -> None:
-    torch.manual_seed(0)
-    outputs, chosen = torch.randn(30, 3), torch.randint(0, 3, (30, 1))
-    logs, entropy = ppo.log_prob(outputs, torch.zeros(0), chosen)
-    expected = torch.distributions.Categorical(logits=outputs)
-    assert (logs - expected.log_prob(chosen[:, 0])).abs().max() < 1e-5
-    assert float(entropy) == pytest.approx(float(expected.entropy().mean()), abs=1e-5)
-    drawn, log_std = torch.randn(30, 3), torch.tensor([-1.0, 0.0, 0.5])
-    logs, entropy = ppo.log_prob(outputs, log_std, drawn)
-    normal = torch.distributions.Normal(outputs, log_std.exp())
-    assert (logs - normal.log_prob(drawn).sum(1)).abs().max() < 1e-4
-    assert float(entropy) == pytest.approx(float(normal.entropy().sum(1).mean()), abs=1e-5)
-
-
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize(("actions", "box"), [(3, 0), (0, 2)])
 def test_acting_in_numpy_agrees_with_the_network(
@@ -233,19 +218,19 @@ class Still:
 def test_choices_are_drawn_by_the_policys_probabilities(run: Any) -> None:
     one = learner_of(run, facts_of(3), rollout=4000)
     seen = np.array([[1, -1, 0, 2], [0, 3, 1, -1]], np.float32)
-    roll = ppo.Rollout(one.o, 2, one.facts)
+    roll = ppo.Rollout(one.o.rollout, 2, one.facts)
     roll.collect(Still(seen), one.policy, np.random.default_rng(0), 4000)
     chances = torch.softmax(one.network(torch.from_numpy(seen))[0], 1).detach().numpy()
     assert chances.min() > 0.01 and chances.max() < 0.95
     for i in range(2):
-        shares = np.bincount(roll.actions[:, i, 0], minlength=3) / 4000
+        shares = np.bincount(roll.actions[:, i], minlength=3) / 4000
         assert np.abs(shares - chances[i]).max() < 0.03
 
 
 def test_drawn_actions_have_the_policys_mean_and_deviation_and_are_cut_when_given(run: Any) -> None:
     one = learner_of(run, facts_of(0, box=2), rollout=4000)
     seen = np.array([[1, -1, 0, 2]], np.float32)
-    roll, still = ppo.Rollout(one.o, 1, one.facts), Still(seen)
+    roll, still = ppo.Rollout(one.o.rollout, 1, one.facts), Still(seen)
     roll.collect(still, one.policy, np.random.default_rng(0), 4000)
     mean = one.network(torch.from_numpy(seen))[0][0].detach().numpy()
     deviation = np.exp(one.policy.log_std)
@@ -298,7 +283,7 @@ def test_advantages_and_goals_are_those_of_each_environments_own_episodes(run: A
     t = ppo.Training(o, run)
     t.envs.step(0, 0)  # so that the environments are at different places
     with torch.no_grad():  # so that observations of hundreds have values of their own
-        t.learner.network.critic[0].weight.mul_(0.01)
+        t.learner.network.trunk.weights[0][1].mul_(0.01)
     t.rollout.collect(t.envs, t.learner.policy, t.rng, 40)
     batch = t.learner.batch(t.rollout, t.rollout.rewards, 0.2)
 
@@ -345,10 +330,10 @@ def some_batch(learner: ppo.Learner, count: int, clip: float = 0.2) -> ppo.Batch
     seen, advantage = torch.randn(count, *learner.facts.shape), torch.randn(count)
     outputs = learner.network(seen)[0].detach()
     if learner.facts.actions:
-        actions = torch.randint(0, learner.facts.actions, (count, 1))
+        actions = torch.randint(0, learner.facts.actions, (count,))
     else:
         actions = torch.randn(count, len(learner.facts.low))
-    old = ppo.log_prob(outputs, learner.network.log_std.detach(), actions)[0]
+    old = learner.nll(outputs, actions)[0].detach()
     old = old + torch.randn(count) * 0.3
     return ppo.Batch(seen, actions, old, advantage, advantage + clip * advantage.abs(),
                      5 * torch.randn(count))  # fmt: skip
@@ -370,12 +355,12 @@ def test_updates_equal_plain_torch(run: Any, actions: int, box: int) -> None:
             outputs, values = plain(batch.seen[index])
             if actions:
                 d = torch.distributions.Categorical(logits=outputs)
-                logs, entropy = d.log_prob(batch.actions[index, 0]), d.entropy().mean()
+                logs, entropy = d.log_prob(batch.actions[index]), d.entropy().mean()
             else:
                 d = torch.distributions.Normal(outputs, plain.log_std.exp())
                 logs = d.log_prob(batch.actions[index]).sum(1)
                 entropy = d.entropy().sum(1).mean()
-            ratio, a = (logs - batch.old[index]).exp(), batch.advantage[index]
+            ratio, a = (logs + batch.old[index]).exp(), batch.advantage[index]
             policy = -torch.min(ratio * a, ratio.clamp(0.9, 1.1) * a).mean()
             value = (values - batch.goal[index]).square().mean()
             optimizer.zero_grad()
@@ -384,7 +369,7 @@ def test_updates_equal_plain_torch(run: Any, actions: int, box: int) -> None:
             clipped += float(norm) > 0.7
             optimizer.step()
             told.append([float(x.detach()) for x in (policy, value, entropy, norm)])
-            moved.append((logs - batch.old[index]).detach())
+            moved.append((logs + batch.old[index]).detach())
     expected = torch.cat([p.detach().reshape(-1) for p in plain.parameters()])
     assert clipped and (one.theta - expected).abs().max() < 1e-5
     r = torch.cat(moved).exp()
@@ -422,7 +407,7 @@ def test_epochs_end_once_the_policy_has_moved_far(run: Any) -> None:
     def updates(**changes: Any) -> float:
         one = learner_of(run, facts_of(3), epochs=50, batch_size=40, lr=1e-2, **changes)
         batch = some_batch(one, 40)
-        old = ppo.log_prob(one.network(batch.seen)[0], one.network.log_std, batch.actions)[0]
+        old = one.nll(one.network(batch.seen)[0], batch.actions)[0]
         one.learn(batch._replace(old=old.detach()), np.random.default_rng(0), 0)
         return float(one.descent.adam.count)
 
@@ -514,22 +499,6 @@ def test_not_a_number_from_the_environment_is_named_and_never_kept(
         train(env="ppo_stubs:Broken-v0", eval_every=0)
     assert (fault.value.kind, fault.value.step) == ("nan", 266)
     assert names(tmp_path) == ["step-000000200"]
-
-
-@pytest.mark.parametrize("where", ["reward", "reached", "limit", "first"])
-def test_first_row_that_is_not_finite_is_found(run: Any, where: str) -> None:
-    roll = ppo.Rollout(ppo.Options(**SMALL), 2, facts_of(3))
-    roll.length, roll.truncated[[2, 7], 1] = 20, True
-    roll.limits = [np.zeros(4, np.float32) for _ in range(2)]
-    assert roll.first_bad() is None
-    row = {"reward": 5, "reached": 5, "limit": 7, "first": 0}[where]
-    if where == "reward":
-        roll.rewards[5, 1] = math.nan
-    elif where == "limit":
-        roll.limits[1][3] = math.inf
-    else:
-        roll.seen[6 if row else 0, 1, 3] = math.nan
-    assert roll.first_bad() == row
 
 
 def test_diverging_parameters_end_the_run_before_they_are_kept(
@@ -626,6 +595,15 @@ def test_finished_run_ends_at_once_when_resumed_and_goes_on_with_more_steps(
     again = train(resume=last)
     assert again.step == 600 and torch.equal(whole.learner.theta, again.learner.theta)
     assert train(resume=last, steps=700).step == 700
+
+
+def test_checkpoints_of_another_order_of_parameters_are_refused(
+    train: Train, tmp_path: Path
+) -> None:
+    train(eval_every=0)
+    state = checkpoint.read_model(tmp_path / "checkpoints" / names(tmp_path)[-1])
+    with pytest.raises(options.Refused, match="parameters had another order"):
+        ppo.greedy({**state, "format": 1})
 
 
 def test_resume_with_another_shape_is_refused_by_name(train: Train, tmp_path: Path) -> None:
