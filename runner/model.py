@@ -127,3 +127,5 @@ class Project:
     name: str
     code_limit_bytes: int = 500 * 10**6
     """How much code may travel in all."""
+    records: Path | None = None
+    """The folder whose `.runner/` holds its records, where that is not `root`."""

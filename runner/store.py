@@ -114,7 +114,7 @@ class Store:
     """One project's records."""
 
     def __init__(self, project: Project) -> None:
-        self._root = project.root / ".runner"
+        self._root = (project.records or project.root) / ".runner"
 
     def ssh_folder(self) -> Path:
         """The folder of what logs in to workers, made if need be. Raises SpecError."""

@@ -79,10 +79,12 @@ def submit(
     *,
     many: bool = False,
     alone: bool = False,
+    frozen: Snapshot | None = None,
 ) -> list[str]:
     """Make the runs that were asked for; `announce` prints their ids before the intent is closed.
 
-    many: a very large sweep is meant. alone: a sweep is refused. Raises SpecError and NotFound
+    many: a very large sweep is meant. alone: a sweep is refused. frozen: the project's folder as
+    it was read before. Raises SpecError and NotFound
     before anything is touched; HostError when nothing was done there; OutcomeUnknown when the link
     broke for good after the request went out.
     """
@@ -91,8 +93,8 @@ def submit(
     host = asked.host
     after = _find_after(ctx, request, host)
     # the connection is made while the folder is read; nothing is asked over it yet
-    with ctx.connect(host, image=_image_of(request, host)) as worker:
-        snapshot = tree.read_snapshot(ctx.project.root, limit_bytes=ctx.project.code_limit_bytes)
+    with ctx.connect(host, image=image_of(request, host)) as worker:
+        snapshot = frozen or read_code(ctx)
         check_snapshot(ctx, request, asked.plan, snapshot)
         words = intent_words(request)
         with contextlib.suppress(RunnerError):  # met again where something is sent
@@ -108,7 +110,7 @@ def submit(
         with Held() as held:
             try:
                 code = _Code(ctx, host, snapshot, order)
-                _hand_over(ctx, worker, code, order, held, _image_of(request, host))
+                _hand_over(ctx, worker, code, order, held, image_of(request, host))
             except BaseException as error:
                 _leave(intent, order, error, held)
                 raise
@@ -119,7 +121,12 @@ def submit(
     return order.ids
 
 
-def _image_of(request: SubmitRequest, host: Host) -> str | None:
+def read_code(ctx: Context) -> Snapshot:
+    """The project's folder as it is now. Raises SpecError."""
+    return tree.read_snapshot(ctx.project.root, limit_bytes=ctx.project.code_limit_bytes)
+
+
+def image_of(request: SubmitRequest, host: Host) -> str | None:
     """The image whose worker is asked first: without a word that of the host."""
     if host.runtime == "local":
         return None
