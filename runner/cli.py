@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING
 import click
 
 from runner import __version__
-from runner.commands import again, doctor, files, follow, hosts, look, stop, submit, ways
+from runner.commands import (
+    again,
+    doctor,
+    files,
+    follow,
+    hosts,
+    look,
+    schedule,
+    stop,
+    submit,
+    ways,
+)
 from runner.commands.invocation import Invocation
 from runner.errors import (
     INTERRUPTED_STATUS,
@@ -49,6 +60,7 @@ for _command in (
     *(again.resume, again.fork, again.reproduce),
     *(look.ps, look.status, look.why, look.wait),
     *(follow.tail, files.pull, look.plot, look.stack),
+    schedule.schedule,
     *(stop.cancel, files.du, files.rm, files.gc),
     *(ways.shell, ways.lab, ways.tensorboard, ways.ssh_config, ways.ssh_stream),
     *(doctor.doctor, hosts.drain, hosts.undrain, hosts.down, hosts.version),
@@ -59,8 +71,11 @@ for _command in (
 def _run(argv: Sequence[str], invocation: Invocation) -> int:
     """One call, errors not yet turned."""
     before, invocation.command = split_argv(argv)
-    if invocation.command is not None and before[:1] not in (["submit"], ["shell"]):
-        raise SpecError("only submit and shell take a command after --", "runner submit --help")
+    takes_one = before[:1] in (["submit"], ["shell"]) or before[:2] == ["schedule", "add"]
+    if invocation.command is not None and not takes_one:
+        raise SpecError(
+            "only submit, shell and schedule add take a command after --", "runner submit --help"
+        )
     # not commands.main(): it has its own idea of Ctrl-C and of a reader that went away
     try:
         with commands.make_context("runner", before, obj=invocation) as context:

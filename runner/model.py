@@ -118,6 +118,10 @@ class JobSpec:
     source: Path | None = None
 
 
+SCHEDULES = "~/.local/state/runner/schedules"
+"""Where the account's schedules are kept (schedule_files.py)."""
+
+
 @dataclass(frozen=True)
 class Project:
     """The operator's project folder."""

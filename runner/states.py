@@ -42,6 +42,8 @@ FROM_OUTSIDE = frozenset(
         "shutdown",
     }
 )
+NEVER_SUBMITTED = frozenset({"overlap", "missed", "not-submitted"})
+"""Why a firing of a schedule made no run; only the operator's side knows of it."""
 CAUSES = OWN_FAULTS | FINAL_CAUSES | FROM_OUTSIDE
 OUTSIDE_LIMIT = 20
 

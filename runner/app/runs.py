@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +33,7 @@ from runner.errors import (
     SpecError,
     Unreachable,
 )
-from runner.model import Host
+from runner.model import SCHEDULES, Host
 from runner.store import Record
 from runner.wire import RunStatus, is_metric, is_number
 
@@ -108,8 +110,19 @@ def list_runs(
         contacts.append(contact_last_seen(each, error, records))
         for run in last_seen_on(ctx, each, error, records, everyone=everyone):
             runs.setdefault(run.id, run)
+    for run in _unsubmitted(ctx, host, everyone):
+        runs.setdefault(run.id, run)
     listed = sorted(runs.values(), key=lambda run: (run.status.submitted_at or 0, run.id))
     return Listing(tuple(listed), tuple(contacts), hidden)
+
+
+def _unsubmitted(ctx: Context, host: str | None, everyone: bool) -> list[RunOnHost]:
+    """Firings of schedules that made no run."""
+    if not os.path.isdir(os.path.expanduser(SCHEDULES)):
+        return []  # as for most, who need not load what reads them
+    from runner.app.unsubmitted import unsubmitted
+
+    return unsubmitted(ctx, host, time.time(), everyone=everyone)
 
 
 def find(ctx: Context, text: str | None) -> list[RunRef]:
@@ -136,7 +149,11 @@ def find(ctx: Context, text: str | None) -> list[RunRef]:
         return _whole_sweep(ctx, word, found)
     # another client may have made it, or the records were deleted
     listing = list_runs(ctx, everyone=False)
-    rows = [(run.id, run.host, run.status.to_json()) for run in listing.runs]
+    rows = [
+        (run.id, run.host, run.status.to_json())
+        for run in listing.runs
+        if (run.status.cause or {}).get("kind") not in states.NEVER_SUBMITTED
+    ]
     found = _match(word, rows)
     if found:
         return _whole_sweep(ctx, word, found)
@@ -152,7 +169,13 @@ def find(ctx: Context, text: str | None) -> list[RunRef]:
 
 
 def _no_run(ctx: Context, word: str) -> NotFound:
-    """There is none of this project; perhaps of another one."""
+    """There is none of this project; perhaps of another one, or it was never submitted."""
+    if os.path.isdir(os.path.expanduser(SCHEDULES)):
+        from runner.app.unsubmitted import never_submitted
+
+        told = never_submitted(ctx, word)
+        if told is not None:
+            return told
     for run in list_runs(ctx, everyone=True).runs:
         if word in (run.id, run.status.sweep) and run.status.project.get("id") != ctx.project.id:
             name = run.status.project.get("name") or run.status.project.get("id")

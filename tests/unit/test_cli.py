@@ -38,6 +38,7 @@ COMMANDS = (
     "pull",
     "plot",
     "stack",
+    "schedule",
     "cancel",
     "du",
     "rm",
@@ -150,7 +151,7 @@ def test_the_commands_are_those_of_this_version(capsys: Capture) -> None:
         (["down"], "down needs host=H", "runner host list"),
         (
             ["ps", "--", "x"],
-            "only submit and shell take a command after --",
+            "only submit, shell and schedule add take a command after --",
             "runner submit --help",
         ),
         (["submit"], "submit needs job=JOB, or -- CMD at the end", "runner jobs"),

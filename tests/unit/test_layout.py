@@ -18,6 +18,7 @@ TOGETHER = {
     "code": "tree",
     "commands": "cli",
     "doctor": "doctor",
+    "schedule": "schedule",
     "transfer": "transfer",
     "verbs": "verbs",
 }
@@ -30,6 +31,14 @@ VALUES_ALONE = {
 }
 TESTED_BY: dict[str, str] = {
     "runner/app/book.py": "test_pull.py",
+    **dict.fromkeys(
+        (
+            *("runner/app/firing.py", "runner/app/looking.py", "runner/app/schedule_code.py"),
+            *("runner/app/unsubmitted.py", "runner/schedule_files.py"),
+            "runner/show/schedules.py",
+        ),
+        "test_schedule.py",
+    ),
     "runner/app/many.py": "test_many_hosts.py",
     "runner/app/keys.py": "test_hosts.py",
     "runner/grammar/script_argparse.py": "test_scripts.py",

@@ -1,0 +1,132 @@
+"""The user's crontab and cron itself: the only place that runs `crontab`.
+
+A crontab is written only when it still is what was read, and read again after. Between that last
+look and the write lie a few milliseconds that no program can close: `crontab` has no compare.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from runner.errors import Conflict, ProvisionError
+from runner.schedule.crontab import settings, without_header
+
+_LIMIT_S = 20.0
+TRY_LIMIT_S = 180.0
+_TRIES = 3
+_DAEMONS = ("cron", "crond", "busybox", "dcron", "fcron", "cronie", "anacron", "systemd-cron")
+SHELL, PATH = "/bin/sh", "/usr/bin:/bin"
+
+
+def read_crontab() -> bytes | None:
+    """The account's crontab; None when it has none. Raises ProvisionError."""
+    if shutil.which("crontab") is None:
+        raise ProvisionError(
+            "crontab is not installed here; schedules fire by it", "install cron, or cronie"
+        )
+    done = _run(["crontab", "-l"])
+    if done.returncode == 0:
+        return without_header(done.stdout)
+    said = done.stderr.lower()
+    if b"no crontab" in said or b"can't open" in said:
+        return None
+    raise ProvisionError(f"your crontab cannot be read: {_last(done.stderr)}")
+
+
+def change_crontab(change: Callable[[bytes], bytes], lock: Path) -> bytes:
+    """The crontab as it was, once it is as `change` makes it of what it is.
+
+    lock: a file for which all of us wait here. Raises ProvisionError, and Conflict when somebody
+    else kept changing it.
+    """
+    with _locked(lock):
+        for _ in range(_TRIES):
+            before = read_crontab()
+            after = change(before or b"")
+            if after == (before or b""):
+                return before or b""
+            if read_crontab() == before:
+                _write(after)
+                if (read_crontab() or b"") == after:
+                    return before or b""
+        raise Conflict("somebody else changes your crontab just now; nothing of it was lost")
+
+
+def _write(text: bytes) -> None:
+    done = _run(["crontab", "-"], text) if text else _run(["crontab", "-r"])
+    if done.returncode:
+        raise ProvisionError(f"your crontab cannot be written: {_last(done.stderr)}")
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def bare_environment(crontab: bytes, key: str) -> dict[str, str]:
+    """What cron gives to a line of ours: its own few variables, then those set above the line."""
+    who = pwd.getpwuid(os.getuid())
+    given = {"HOME": who.pw_dir, "LOGNAME": who.pw_name, "USER": who.pw_name}
+    env = {**given, "SHELL": SHELL, "PATH": PATH, **settings(crontab, key)}
+    return {**env, "LOGNAME": who.pw_name}
+
+
+def try_bare(command: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
+    """Run a command as cron does: its shell, its home, no terminal, nothing of ours.
+
+    A connection that this session shares would hide that cron has no agent: it is not found.
+    """
+    with tempfile.TemporaryDirectory(prefix="runner-try-") as runtime:
+        home = env["HOME"]
+        try:
+            return subprocess.run(
+                [env["SHELL"], "-c", command],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env={**env, "XDG_RUNTIME_DIR": runtime},
+                cwd=home if os.path.isdir(home) else "/",
+                timeout=TRY_LIMIT_S,
+                start_new_session=True,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return subprocess.CompletedProcess(command, 127, b"", str(error).encode())
+
+
+def has_daemon() -> bool:
+    """Whether something runs here that reads crontabs."""
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if path.read_text().strip() in _DAEMONS:
+                return True
+    return False
+
+
+def _run(argv: list[str], data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
+            argv,
+            input=data,
+            capture_output=True,
+            timeout=_LIMIT_S,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(argv, 1, b"", str(error).encode())
+
+
+def _last(said: bytes) -> str:
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "nothing was said"
