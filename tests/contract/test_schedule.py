@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -177,3 +178,19 @@ def test_a_line_that_somebody_took_out_is_missed(desk: CronDesk) -> None:
     Path(desk.file).write_text(desk.head)
     listed = desk.run("schedule", "list")
     assert "has no line in your crontab" in listed.stderr and "does not fire" in listed.stdout
+
+
+@pytest.mark.parametrize("after_s", [0.3, 0.6, 0.9, 1.3])
+def test_a_firing_that_is_killed_is_gone_on_with(desk: CronDesk, after_s: float) -> None:
+    desk.done("schedule", "add", "n", "30 2 * * *", "--", "true")
+    desk.rewind("n", 0.9 * DAY_S + DAY_S)
+    env = {"HOME": str(desk.home), "PATH": "/usr/bin:/bin"}
+    argv = ["/bin/sh", "-c", f"exec {desk.command()}"]
+    cut = subprocess.Popen(argv, env=env, cwd=desk.home)
+    time.sleep(after_s)
+    cut.kill()
+    cut.wait()
+    assert desk.look().returncode == 0
+    (run,) = runs(desk)
+    made = [each for each in desk.shelf("n").progress().fired if each.state == "submitted"]
+    assert [each.ids for each in made] == [(run,)]
