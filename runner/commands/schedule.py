@@ -68,6 +68,7 @@ def add(invocation: Invocation, words: Sequence[str], as_json: bool, colour: str
 def list_(as_json: bool, colour: str) -> None:
     """List this project's schedules."""
     from runner.app import schedule as use
+    from runner.cron import has_daemon
     from runner.show import schedules as show
 
     out = open_output(as_json, colour)
@@ -79,7 +80,7 @@ def list_(as_json: bool, colour: str) -> None:
         out.table(show.schedule_rows(found, now))
     else:
         out.report.note("no schedules of this project")
-    for text in show.advice(found, now):
+    for text in show.advice(found, now, has_cron=has_daemon()):
         out.warn(text)
     for text in show.notes(found, now):
         out.report.note(text)

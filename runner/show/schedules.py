@@ -66,9 +66,11 @@ def _last(each: Seen, now: float) -> str:
     return f"{words}, {when}"
 
 
-def advice(found: Sequence[Seen], now: float) -> list[str]:
+def advice(found: Sequence[Seen], now: float, *, has_cron: bool) -> list[str]:
     """What whoever keeps them should know, a text each."""
     out = []
+    if not has_cron and any(not each.schedule.paused for each in found):
+        out.append("no cron runs here now: no schedule fires until one does")
     for each in found:
         schedule = each.schedule
         name = schedule.name

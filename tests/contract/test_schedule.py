@@ -178,6 +178,7 @@ def test_a_line_that_somebody_took_out_is_missed(desk: CronDesk) -> None:
     Path(desk.file).write_text(desk.head)
     listed = desk.run("schedule", "list")
     assert "has no line in your crontab" in listed.stderr and "does not fire" in listed.stdout
+    assert "n has no line in your crontab" in desk.run("doctor").stderr
 
 
 @pytest.mark.parametrize("after_s", [0.3, 0.6, 0.9, 1.3])
