@@ -1,0 +1,73 @@
+"""A real cron and the real `crontab`, in a mount namespace that hides this machine's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.helpers.cron_desk import CronDesk
+from tests.helpers.local_worker import LocalWorker, read
+from tests.helpers.wait import wait_for
+
+CRON = "/usr/sbin/cron"
+HIDDEN = ("/var/spool/cron", "/run", "/etc/cron.d")
+FIRES_IN_S = 150.0
+"""Two minutes at most: one may just have begun; and the submit."""
+
+
+@pytest.fixture
+def desk(local_worker: LocalWorker) -> Iterator[CronDesk]:
+    """A desk whose `crontab` is the real one, and whose cron runs, both of the namespace."""
+    if os.geteuid() or not os.path.exists(CRON) or shutil.which("nsenter") is None:
+        pytest.skip("left out: a cron of its own: needs root, cron and nsenter")
+    made = CronDesk(local_worker)
+    script = ["set -e", "mount --make-rprivate /"]
+    for place in HIDDEN:
+        own = made.worker.root / place.strip("/").replace("/", "-")
+        own.mkdir()
+        script.append(f"mount --bind {own} {place}")
+    script += ["mkdir -m 1730 /var/spool/cron/crontabs", "chgrp crontab /var/spool/cron/crontabs"]
+    script += [": > /tmp/empty.$$; mount --bind /tmp/empty.$$ /etc/crontab; rm /tmp/empty.$$"]
+    script += [f"crontab {made.file}", f"exec {CRON} -f"]
+    argv = ["unshare", "--mount", "sh", "-c", "; ".join(script)]
+    log = (made.worker.root / "cron.log").open("wb")
+    cron = subprocess.Popen(argv, stdout=log, stderr=log)
+    inside = f'exec nsenter --target {cron.pid} --mount /usr/bin/crontab "$@"'
+    (made.bin / "crontab").write_text(f"#!/bin/sh\n{inside}\n")
+    try:
+        wait_for(
+            lambda: read_comm(cron.pid) == "cron" and cron.poll() is None, 10, "a cron of its own"
+        )
+        yield made
+    finally:
+        cron.kill()
+        cron.wait()
+        log.close()
+
+
+def read_comm(pid: int) -> str:
+    with open(f"/proc/{pid}/comm") as file:
+        return file.read().strip()
+
+
+@pytest.mark.slow
+def test_a_real_cron_fires_it_each_minute_once(desk: CronDesk) -> None:
+    added = desk.run("schedule", "add", "n", "* * * * *", "--", "true")
+    assert added.returncode == 0, added.stderr
+    assert "no cron runs here" not in added.stderr
+    folder = desk.worker.workspace / "runs"
+
+    def ids() -> list[str]:
+        return [str(read(path)["id"]) for path in folder.glob("[!.]*/spec.json")]
+
+    wait_for(lambda: len(ids()) == 2, FIRES_IN_S, "two minutes of cron")
+    fired = [each for each in desk.shelf("n").progress().fired if each.state == "submitted"]
+    assert sorted(run for each in fired for run in each.ids) == sorted(ids())
+    assert not any(each.late for each in fired)
+    desk.done("schedule", "remove", "n")
+    left = subprocess.run([desk.bin / "crontab", "-l"], capture_output=True, text=True, check=True)
+    assert left.stdout == desk.head
