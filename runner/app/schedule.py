@@ -16,7 +16,7 @@ from runner import cron
 from runner.app.asked import resolve_request
 from runner.app.context import Context
 from runner.app.firing import Log, context_of, request_of
-from runner.app.schedule_code import changed_files, code_context, take_code
+from runner.app.schedule_code import changed_files, code_context, code_kept, take_code
 from runner.app.submit import read_code, submit
 from runner.errors import ProvisionError, RunnerError, SpecError
 from runner.fields import said
@@ -120,11 +120,12 @@ def update(ctx: Context, name: str, cron_text: str | None, words: Sequence[str])
         if (schedule.cron, schedule.zone) != (before.cron, before.zone):
             # what another expression would have fired before now was not missed
             shelf.change(lambda old: replace(old, handled=time.time()))
-        try:
-            return _put(ctx, shelf, schedule)
-        except BaseException:
-            shelf.write(before)
-            raise
+        with code_kept(shelf):
+            try:
+                return _put(ctx, shelf, schedule)
+            except BaseException:
+                shelf.write(before)
+                raise
 
 
 def _put(ctx: Context, shelf: Shelf, schedule: Schedule) -> Schedule:

@@ -6,10 +6,11 @@ A firing gets a context of its own: the project's hosts and records, but the cod
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,26 @@ def take_code(ctx: Context, schedule: Schedule, shelf: Shelf) -> None:
     diff = None if snapshot.diff is None else base64.b64encode(snapshot.diff).decode("ascii")
     body = {"rows": snapshot.rows, "code": dict(snapshot.code), "diff": diff}
     write(shelf.folder / "code.json", body)
+
+
+@contextlib.contextmanager
+def code_kept(shelf: Shelf) -> Iterator[None]:
+    """The code that was there is there again where what is done inside fails."""
+    listed, old = shelf.folder / "code.json", shelf.folder / "code.old"
+    rows = listed.read_bytes() if listed.exists() else None
+    shutil.rmtree(old, ignore_errors=True)
+    if shelf.code.exists():
+        os.rename(shelf.code, old)
+    try:
+        yield
+    except BaseException:
+        if old.exists():
+            shutil.rmtree(shelf.code, ignore_errors=True)
+            os.rename(old, shelf.code)
+        if rows is not None:
+            listed.write_bytes(rows)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _copy(root: Path, snapshot: Snapshot, to: Path) -> None:

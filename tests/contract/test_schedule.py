@@ -159,6 +159,22 @@ def test_a_try_that_fails_leaves_nothing(desk: CronDesk) -> None:
     assert desk.crontab == desk.head and not desk.shelf_folders()
 
 
+def test_an_update_that_fails_changes_nothing(desk: CronDesk) -> None:
+    desk.worker.file("agents/j.toml", 'command = ["cat", "a.txt"]\n')
+    desk.worker.file("a.txt", "then")
+    desk.done("schedule", "add", "n", "30 2 * * *", "job=j")
+    desk.worker.file("a.txt", "now")
+    (desk.worker.project / "agents/j.toml").unlink()
+    line = desk.lines()
+    assert desk.run("schedule", "update", "n", "overlap=queue").returncode == 2
+    assert desk.lines() == line and desk.shelf("n").read().overlap == "skip"
+    desk.rewind("n", 0.9 * DAY_S + DAY_S)
+    desk.look()
+    (run,) = runs(desk)
+    desk.worker.wait(run)
+    assert desk.worker.log(run) == b"then"
+
+
 def test_pause_and_resume(desk: CronDesk) -> None:
     desk.done("schedule", "add", "n", "30 2 * * *", "--", "true")
     line = desk.lines()
