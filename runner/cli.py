@@ -59,7 +59,7 @@ for _command in (
     *(submit.submit, submit.jobs, submit.job),
     *(again.resume, again.fork, again.reproduce),
     *(look.ps, look.status, look.why, look.wait),
-    *(follow.tail, files.pull, look.plot, look.stack),
+    *(follow.tail, files.pull, look.plot, look.compare, look.stack),
     schedule.schedule,
     *(stop.cancel, files.du, files.rm, files.gc),
     *(ways.shell, ways.lab, ways.tensorboard, ways.ssh_config, ways.ssh_stream),

@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from runner.app.results import Contact, Curve, Listing, RunOnHost
@@ -29,6 +30,7 @@ from runner.show.units import duration, moment, plural, size, took
 if TYPE_CHECKING:
     from runner.app.reports import (
         CancelReport,
+        CompareReport,
         DownReport,
         DryRun,
         ProvisionReport,
@@ -258,6 +260,29 @@ class Output:
             from runner.show.plot import draw
 
             self.lines(draw(curves, columns=self.columns or 80, paint=self._paint))
+
+    def compared(self, report: CompareReport) -> None:
+        """Groups of runs beside each other; silent hosts go to stderr."""
+        from runner.show import compare
+
+        if self._json:
+            self.document(compare.document(report))
+        else:
+            self.lines(compare.compare_lines(report.comparison, self.columns, self._paint))
+        for contact in report.silent:
+            self.warn(self._silence(contact, ()))
+
+    def comparison_file(self, report: CompareReport, path: Path) -> None:
+        """The same as a page or a picture; where it is, on stderr."""
+        if path.suffix.lower() == ".html":
+            from runner.show.page import write_page
+
+            write_page(report.comparison, path, self._clock())
+        else:
+            from runner.show.picture import write_picture
+
+            write_picture(report.comparison, path)
+        self.report.note(f"wrote {path}")
 
     def jobs(self, jobs: Sequence[JobSpec]) -> None:
         """The jobs of a project."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.app.results import Contact, RunOnHost
+from runner.comparing.comparison import Comparison
 from runner.manifest import LeftOut
 from runner.wire import RunStatus
 
@@ -40,6 +41,14 @@ class WhyReport:
 
     run: RunOnHost
     facts: WhyFacts = field(default_factory=WhyFacts)
+
+
+@dataclass(frozen=True)
+class CompareReport:
+    """Groups of runs compared, and the hosts that gave no answer."""
+
+    comparison: Comparison
+    silent: tuple[Contact, ...] = ()
 
 
 @dataclass(frozen=True)

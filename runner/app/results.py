@@ -93,3 +93,5 @@ class Curve:
     """(step, metrics), by step."""
     ended: bool = False
     """Nothing will be added to it, unless it is resumed."""
+    seconds: tuple[float | None, ...] = ()
+    """How long the run had run at each point, where that is known."""

@@ -239,35 +239,44 @@ def curves(ctx: Context, refs: Sequence[RunRef]) -> list[Curve]:
 
 
 def _curves(ctx: Context, ids: Sequence[str], worker: Worker) -> list[Curve]:
-    found = []
     _, rows = worker.call("runs", ids=list(ids), full=False)
-    for row in rows:
-        run = seen(ctx, worker, row, ids)
-        _, points = worker.call("progress", run=run.id, most=CURVE_POINTS)
-        label = f"{run.id} {run.status.name}" if run.status.name else run.id
-        found.append(
-            Curve(
-                run.id,
-                worker.host.name,
-                label,
-                run.status.metric,
-                tuple(_points(points)),
-                ended=run.status.state == states.ENDED,
-            )
-        )
-    return found
+    return [curve_of(worker, seen(ctx, worker, row, ids).status) for row in rows]
 
 
-def _points(rows: list[object]) -> list[tuple[int, dict[str, float]]]:
-    points = []
+def curve_of(worker: Worker, status: RunStatus, names: Sequence[str] | None = None) -> Curve:
+    """A run's curve as its worker tells it; names: the metrics that are wanted."""
+    wanted: dict[str, Any] = {} if names is None else {"names": list(names)}
+    _, rows = worker.call("progress", run=status.id, most=CURVE_POINTS, **wanted)
+    label = f"{status.id} {status.name}" if status.name else status.id
+    points, seconds = _points(rows)
+    return Curve(
+        status.id,
+        worker.host.name,
+        label,
+        status.metric,
+        points,
+        ended=status.state == states.ENDED,
+        seconds=seconds,
+    )
+
+
+def _points(
+    rows: list[object],
+) -> tuple[tuple[tuple[int, dict[str, float]], ...], tuple[float | None, ...]]:
+    """Points that can be drawn, by step, and how long the run had run at each."""
+    points: dict[int, tuple[dict[str, float], float | None]] = {}
     for row in rows:
-        if not (isinstance(row, list) and len(row) == 2):
+        if not (isinstance(row, list) and len(row) == 3):
             continue
-        step, metrics = row
+        step, metrics, ran = row
         if isinstance(step, int) and is_number(step) and isinstance(metrics, dict):
             numbers = {str(k): float(v) for k, v in metrics.items() if is_metric(v)}
-            points.append((step, numbers))
-    return points
+            points[step] = numbers, float(ran) if is_number(ran) and ran >= 0 else None
+    ordered = sorted(points)
+    return (
+        tuple((step, points[step][0]) for step in ordered),
+        tuple(points[step][1] for step in ordered),
+    )
 
 
 def _ask(ctx: Context, worker: Worker, everyone: bool) -> _Told:

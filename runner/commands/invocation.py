@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from runner.output import Output
 
 
+_SCALES = {"k": 1000, "M": 1_000_000, "G": 1_000_000_000}
+
+
 @dataclass
 class Invocation:
     """What the commands of one call share."""
@@ -77,6 +80,22 @@ def read_duration(option: str, text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise SpecError(f"{option} is {said(text)}; {error}") from error
+
+
+def read_step(text: str) -> int:
+    """A step as people type it: 50_000, 50k, 2e6, 1.5M."""
+    from runner.fields import said
+
+    number, scale = text, 1
+    if text[-1:] in _SCALES:
+        number, scale = text[:-1], _SCALES[text[-1]]
+    try:
+        step = float(number) * scale
+        if not (0 <= step < 2**63 and step.is_integer()):
+            raise ValueError
+    except ValueError:
+        raise SpecError(f"--at is {said(text)}; it is a step, as 50000, 50k or 2e6") from None
+    return int(step)
 
 
 def wait_for(ctx: Context, words: Sequence[str], timeout_s: float | None) -> list[RunOnHost]:

@@ -12,6 +12,7 @@ from runner.commands.invocation import (
     open_project,
     read_duration,
     read_keys,
+    read_step,
     require_runs,
     wait_for,
 )
@@ -151,3 +152,45 @@ def plot(words: Sequence[str], target: str | None, as_json: bool, colour: str) -
         out.made([target], file=target)
     else:
         out.curves(curves)
+
+
+@click.command()
+@click.argument("words", metavar="RUN…", nargs=-1)
+@click.option("--metric", metavar="NAME", help="What to compare, if not the jobs' own metric.")
+@click.option("--at", "step", metavar="STEP", help="Compare at this step, not the last common one.")
+@click.option("--lower", is_flag=True, help="Smaller values are better.")
+@click.option("--out", "target", metavar="F", help="Write a page (F.html) or a picture (F.png).")
+@output_options
+def compare(
+    words: Sequence[str],
+    metric: str | None,
+    step: str | None,
+    lower: bool,
+    target: str | None,
+    as_json: bool,
+    colour: str,
+) -> int:
+    """Compare runs: seeds grouped by configuration, with intervals.
+
+    Each group has its IQM and mean over seeds, and the best one the probability that it is better
+    than each other; seeds without a score are named. A host that does not answer: 3 is the status.
+
+    \b
+    Examples:
+      runner compare dqn-9x2mp dqn-b7n2r
+      runner compare name:baseline name:double --out compare.html
+    """
+    require_runs("compare", words)
+    from runner.show import plot as plots
+
+    if target is not None:
+        plots.check_target(Path(target), (".html", ".png"))
+    from runner.app import compare as use
+
+    asked = use.Asked(metric or None, None if step is None else read_step(step), lower)
+    out = open_output(as_json, colour)
+    found = use.compare(open_project(out), words, asked)
+    out.compared(found)
+    if target is not None:
+        out.comparison_file(found, Path(target))
+    return HostError.status if found.silent else 0

@@ -150,11 +150,11 @@ def listing(found: Listing) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "runs": [run(item) for item in found.runs],
-        "hosts": [_host_contact(item) for item in found.hosts],
+        "hosts": [host_contact(item) for item in found.hosts],
     }
 
 
-def _host_contact(seen: Contact) -> dict[str, Any]:
+def host_contact(seen: Contact) -> dict[str, Any]:
     return {
         "name": seen.host,
         "contact": contact(seen),
@@ -219,7 +219,7 @@ def cancelled(reports: Iterable[CancelReport]) -> dict[str, Any]:
 def versions(client: Mapping[str, Any], workers: Iterable[WorkerVersion]) -> dict[str, Any]:
     """What `version` prints."""
     rows = [
-        {**_host_contact(worker.contact), "name": worker.host, **worker.facts} for worker in workers
+        {**host_contact(worker.contact), "name": worker.host, **worker.facts} for worker in workers
     ]
     return {"format": FORMAT, "client": dict(client), "workers": rows}
 

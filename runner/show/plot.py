@@ -6,13 +6,13 @@ A dot of the terminal's curve is the mean of the values whose steps fall on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.app.results import Curve
 from runner.errors import NotFound, SpecError
-from runner.show.readings import KNOWN_METRICS, metric_of
+from runner.metrics import KNOWN_METRICS, best_known, metric_of
 from runner.show.screen import Paint, cut, escaped, padded, width
 from runner.show.units import number, steps
 
@@ -61,23 +61,13 @@ def _nothing(curves: Sequence[Curve]) -> NotFound:
 
 
 def _line(curve: Curve) -> Line:
-    metric = curve.metric
-    if metric is None:
-        for _, metrics in curve.points:
-            found = metric_of(metrics, None)
-            # The best known one anywhere in the run: evaluations come later than rewards.
-            if found is not None and (metric is None or _rank(found[0]) < _rank(metric)):
-                metric = found[0]
+    metric = curve.metric or best_known(metrics for _, metrics in curve.points)
     points = []
     for step, metrics in curve.points:
         value = metric_of(metrics, metric) if metric else None
         if value is not None and math.isfinite(value[1]):
             points.append((step, max(-_MOST, min(_MOST, value[1]))))
     return Line(curve.label or curve.run, metric or "", tuple(points))
-
-
-def _rank(metric: str) -> int:
-    return KNOWN_METRICS.index(metric)
 
 
 @dataclass(frozen=True)
@@ -203,20 +193,38 @@ def _joined(before: tuple[int, int], after: tuple[int, int]) -> list[tuple[int, 
     ]
 
 
-def check_target(path: Path) -> None:
+def check_target(path: Path, suffixes: Sequence[str] = (".png",)) -> None:
     """Refuses, before any host is asked, what could not be written. Raises SpecError."""
-    if path.suffix.lower() == ".html":
-        raise SpecError(f"{path}: HTML pages are not in this version yet; give a name in .png")
-    if path.suffix.lower() != ".png":
+    known, suffix = " or ".join(suffixes), path.suffix.lower()
+    if suffix not in suffixes:
+        if suffix == ".html":
+            raise SpecError(f"{path}: plot makes no pages", f"  runner compare RUN… --out {path}")
         raise SpecError(
-            f"{path}: {path.suffix or 'a name without suffix'} is not known; give a name in .png"
+            f"{path}: {path.suffix or 'a name without suffix'} is not known; give a name in {known}"
         )
     if not path.absolute().parent.is_dir():
         raise SpecError(f"{path}: there is no folder {path.absolute().parent}")
+    if path.is_dir():
+        raise SpecError(f"{path}: is a folder; give a file's name")
     import importlib.util
 
-    if importlib.util.find_spec("matplotlib") is None:
+    if suffix == ".png" and importlib.util.find_spec("matplotlib") is None:
         raise SpecError("PNG needs matplotlib, which is not installed:", PIP_LINE)
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Have a file written under another name and renamed: it appears whole or not at all.
+
+    Raises SpecError.
+    """
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        write(partial)
+        partial.replace(path)
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def write_png(curves: Sequence[Curve], path: Path) -> None:
@@ -234,24 +242,17 @@ def write_png(curves: Sequence[Curve], path: Path) -> None:
         label = line.label if len(metrics) == 1 else f"{line.label}  {line.metric}"
         alone = "o" if len(line.points) == 1 else ""
         xs, ys = zip(*line.points, strict=True)
-        axes.plot(xs, ys, label=_plain(label), linewidth=1.4, marker=alone)
+        axes.plot(xs, ys, label=plain(label), linewidth=1.4, marker=alone)
     axes.set_xlabel("environment steps")
-    axes.set_ylabel(_plain(", ".join(metrics)))
+    axes.set_ylabel(plain(", ".join(metrics)))
     axes.xaxis.set_major_formatter(lambda value, _: steps(value) if value >= 0 else "")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    partial = path.with_name(f".{path.name}.part")
-    try:
-        figure.savefig(partial, format="png")
-        partial.replace(path)
-    except OSError as error:
-        raise SpecError(f"{path}: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, lambda partial: figure.savefig(partial, format="png"))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text for matplotlib, which reads `$…$` as formulas and hides labels with a leading `_`."""
     shown = escaped(text).replace("$", r"\$")
     return " " + shown if shown.startswith("_") else shown

@@ -12,9 +12,8 @@ from typing import Any
 from runner import states
 from runner.app.results import RunOnHost
 from runner.show.units import duration
-from runner.wire import RunStatus, is_metric, is_number
+from runner.wire import RunStatus, is_number
 
-KNOWN_METRICS = ("eval/return", "reward", "charts/episodic_return", "rollout/ep_rew_mean")
 COLOURS = {
     "FAILED": "red",
     "RUNNING": "green",
@@ -37,15 +36,6 @@ def worker_now(run: RunOnHost, now: float) -> float:
     """The worker's clock now, or when it was last heard."""
     heard = run.contact.at if run.contact.state != "ok" and run.contact.at is not None else now
     return heard + (run.contact.clock_skew_s or 0.0)
-
-
-def metric_of(metrics: Mapping[str, Any], chosen: str | None) -> tuple[str, float] | None:
-    """The metric to show: the job's choice, else the first known one present."""
-    for name in (chosen,) if chosen else KNOWN_METRICS:
-        value: Any = metrics.get(name)
-        if is_metric(value):
-            return name, float(value)
-    return None
 
 
 def steps_total(status: RunStatus) -> float | None:

@@ -10,12 +10,12 @@ from typing import Any
 
 from runner import states
 from runner.app.results import RunOnHost
+from runner.metrics import metric_of
 from runner.show.readings import (
     COLOURS,
     cause_text,
     elapsed_s,
     limit_left,
-    metric_of,
     share_done,
     short_cause,
     steps_total,

@@ -8,12 +8,12 @@ from typing import Any
 
 from runner import states
 from runner.app.results import RunOnHost
+from runner.metrics import metric_of
 from runner.model import Host
 from runner.show.readings import (
     COLOURS,
     cause_text,
     elapsed_s,
-    metric_of,
     ran,
     repeated,
     steps_total,

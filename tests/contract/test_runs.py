@@ -197,8 +197,11 @@ def test_relative_workspace_is_refused(
 
 
 def test_points_without_numbers_one_can_draw_are_left_out() -> None:
-    rows: list[object] = [[10**400, {"r": 1}], [1, {"r": 10**400, "s": "x", "t": 2}], 7, [2]]
-    assert runs._points(rows) == [(1, {"t": 2.0})]
+    rows: list[object] = [
+        *([10**400, {"r": 1}, 1.0], [1, {"r": 10**400, "s": "x", "t": 2}, -1.0], 7, [2]),
+        [0, {"r": 3}, 2],
+    ]
+    assert runs._points(rows) == (((0, {"r": 3.0}), (1, {"t": 2.0})), (2.0, None))
 
 
 def test_a_run_of_another_project_is_told_apart_from_none(

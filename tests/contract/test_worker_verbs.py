@@ -369,8 +369,8 @@ def test_where_the_last_lines_begin(tmp_path: Path, text: bytes, count: int, res
 
 def test_a_curve_is_thinned(link: Worker, run: str) -> None:
     _, rows = link.call("progress", run=run, most=10)
-    assert rows[0] == [0, {"r": 0}]
-    assert rows[-1] == [99, {"r": 99}]
+    assert rows[0][:2] == [0, {"r": 0}]
+    assert rows[-1][:2] == [99, {"r": 99}]
     assert 10 <= len(rows) <= 12
 
 

@@ -37,6 +37,7 @@ COMMANDS = (
     "tail",
     "pull",
     "plot",
+    "compare",
     "stack",
     "schedule",
     "cancel",

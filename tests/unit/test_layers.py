@@ -23,7 +23,8 @@ LAYERS = (
     "exits",
     "output",
     "show.tables",
-    "show.documents",
+    *("show.page", "show.picture", "show.charts", "show.markup"),
+    *("show.compare", "show.documents"),
     "show.plot",
     "show.progress",
     "show.doctor",
@@ -52,6 +53,9 @@ LAYERS = (
     "app.context",
     "app.reports",
     "app.results",
+    *("comparing.curves", "comparing.comparison", "comparing.scores"),
+    *("comparing.groups", "comparing.bootstrap"),
+    "metrics",
     "venv_host",
     "host_program",
     "provisioner",
@@ -130,6 +134,7 @@ LAYERS = (
     "flow",
     "passing",
     "show",
+    "comparing",
     "doctor",
     "code",
     "transfer",
@@ -142,6 +147,11 @@ PURE = (
     *(
         "show.tables",
         "show.documents",
+        *("show.compare", "show.charts", "show.markup", "metrics"),
+        *(
+            f"comparing.{name}"
+            for name in ("curves", "comparison", "scores", "groups", "bootstrap")
+        ),
         "show.doctor",
         *("doctor.judge", "doctor.findings", "doctor.questions", "doctor.answers", "doctor.ssh"),
         *("doctor.shell", "doctor.docker", "doctor.driver", "doctor.gpus", "doctor.disks"),

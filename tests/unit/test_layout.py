@@ -39,6 +39,13 @@ TESTED_BY: dict[str, str] = {
         ),
         "test_schedule.py",
     ),
+    **dict.fromkeys(
+        (
+            "runner/comparing/curves.py",
+            *(f"runner/show/{name}.py" for name in ("charts", "markup", "picture")),
+        ),
+        "test_page.py",
+    ),
     "runner/app/many.py": "test_many_hosts.py",
     "runner/app/keys.py": "test_hosts.py",
     "runner/grammar/script_argparse.py": "test_scripts.py",

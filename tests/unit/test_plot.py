@@ -91,7 +91,7 @@ def test_names_are_escaped() -> None:
     [
         ("a.svg", ".svg is not known; give a name in .png"),
         ("a", "a name without suffix is not known"),
-        ("a.html", "HTML pages are not in this version yet"),
+        ("a.html", "plot makes no pages"),
         ("no/such/a.png", "there is no folder"),
     ],
 )

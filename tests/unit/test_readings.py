@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.show.readings import limit_left, metric_of, ran, repeated, time_left
+from runner.show.readings import limit_left, ran, repeated, time_left
 from tests.helpers.statuses import NOW, run
 
 
@@ -24,17 +24,6 @@ def test_a_time_left_is_given_only_when_it_is_no_guess() -> None:
     for change in changes:
         assert time_left(run(**{**good, **change}).status) is None
     assert time_left(run(state="queued", **good).status) is None
-
-
-def test_the_metric_is_the_jobs_choice_else_the_first_known() -> None:
-    metrics = {"reward": 1.0, "eval/return": 2.0, "loss": 3.0}
-    assert metric_of(metrics, None) == ("eval/return", 2.0)
-    assert metric_of(metrics, "loss") == ("loss", 3.0)
-    assert metric_of(metrics, "other") is None
-    assert metric_of({"reward": True, "charts/episodic_return": 4}, None) == (
-        "charts/episodic_return",
-        4.0,
-    )
 
 
 def test_a_time_limit_counts_the_attempts_before() -> None:

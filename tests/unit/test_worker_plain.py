@@ -75,7 +75,7 @@ def test_absurd_numbers_are_none(number: str, tmp_path: Path) -> None:
         f'{{"t": {number}, "step": {number}, "metrics": {{"m": {number}}}}}\n'
     )
     assert progress.last(str(path)) == {"step": 5, "metrics": {"good": 1.5}, "t": None}
-    assert progress.points(str(path), 100) == [[5, {"good": 1.5}]]
+    assert progress.points(str(path), 100) == [[5, {"good": 1.5}, None]]
 
 
 def test_checkpoints_that_lie_do_no_harm(tmp_path: Path) -> None:

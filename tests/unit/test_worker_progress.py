@@ -55,14 +55,33 @@ def test_points_come_by_step_the_last_word_on_a_step_counts(tmp_path: Path) -> N
         {"step": 2, "metrics": {"r": 9, "l": 3}},
         {"step": 3, "metrics": {}},
     )
-    assert progress.points(path, 100) == [[1, {"r": 0}], [2, {"r": 9, "l": 3}]]
+    assert progress.points(path, 100) == [[1, {"r": 0}, None], [2, {"r": 9, "l": 3}, None]]
 
 
 def test_thinning_keeps_the_ends_and_the_rare(tmp_path: Path) -> None:
     rows = [{"step": n, "metrics": {"r": n}} for n in range(1000)]
     rows[501] = {"step": 501, "metrics": {"eval/return": 1}}
     points = progress.points(lines(tmp_path / "p", *rows), 10)
-    steps = [step for step, _ in points]
+    steps = [step for step, _, _ in points]
     assert len(points) < 15
     assert steps == sorted(steps)
     assert {0, 501, 999} <= set(steps)
+
+
+def test_only_what_is_wanted_comes_and_it_is_thinned_after_that(tmp_path: Path) -> None:
+    rows = [{"step": n, "t": n + 0.5, "metrics": {"r": n}} for n in range(1000)]
+    for n in range(0, 1000, 100):
+        rows[n]["metrics"] = {"r": n, "score": n}
+    path = lines(tmp_path / "p", *rows)
+    points = progress.points(path, 20, ["score", "none"])
+    assert points == [[n, {"score": n}, n + 0.5] for n in range(0, 1000, 100)]
+
+
+def test_pauses_between_attempts_are_no_running_time() -> None:
+    attempts = [(100.0, 110.0), (200.0, None), (300.0, 320.0)]
+    assert progress.ran_at(99.0, attempts) is None
+    assert progress.ran_at(104.0, attempts) == 4.0
+    assert progress.ran_at(150.0, attempts) == 10.0
+    assert progress.ran_at(205.0, attempts) == 15.0
+    assert progress.ran_at(310.0, attempts) == 20.0, "how long a lost attempt ran is not known"
+    assert progress.ran_at(None, attempts) is progress.ran_at(5.0, []) is None

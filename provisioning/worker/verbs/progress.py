@@ -1,17 +1,39 @@
-"""`progress`: a run's curve, for plots."""
+"""`progress`: a run's curve, for plots and comparisons."""
 
 from __future__ import annotations
 
-from typing import Any, Dict
+import os
+from typing import Any, Dict, List, Optional, Tuple
 
 import progress
+import records
+from paths import RunPaths
+from plain import is_number
 
-from verbs import Call, whole
+from verbs import Call, Refused, whole
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """{"run", "most": n} → rows [step, metrics]; {}."""
+    """{"run", "most": n, "names"?: […]} → rows [step, metrics, seconds run so far or null]; {}."""
     paths = call.run(request.get("run"))
     most = max(2, min(100_000, whole(request, "most", 2000)))
-    call.send_rows(progress.points(paths.progress(0), most))
+    names = request.get("names")
+    if names is not None and not isinstance(names, list):
+        raise Refused("bad-request", "names is no list")
+    rows = progress.points(paths.progress(0), most, names)
+    attempts = _attempts(paths)
+    call.send_rows([[step, found, progress.ran_at(t, attempts)] for step, found, t in rows])
     return {}
+
+
+def _attempts(paths: RunPaths) -> List[Tuple[float, Optional[float]]]:
+    """When each attempt of a run began and ended."""
+    count: Any = (records.read(paths.state) or {}).get("attempt")
+    spans = []
+    for number in range(1, (int(count) if is_number(count) else 0) + 1):
+        folder = paths.attempt(number)
+        began: Any = (records.read(os.path.join(folder, "proc.json")) or {}).get("started_at")
+        ended: Any = (records.read(os.path.join(folder, "exit.json")) or {}).get("ended_at")
+        if is_number(began):
+            spans.append((float(began), float(ended) if is_number(ended) else None))
+    return spans

@@ -1,0 +1,1 @@
+"""Runs beside each other: their groups, their scores, and what these say (pure)."""
