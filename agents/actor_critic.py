@@ -13,6 +13,7 @@ reached, its sides too, and the Gaussian's probabilities stay those of what was 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from networks import SMALLEST_PICTURE, convolutions, orthogonal
 from normalise import RunningMoments
 from numpy.typing import NDArray
 from options import Refused
+from parameters import NumpyNetwork
 from side_by_side import SideBySide
 from torch import Tensor, nn
 
@@ -84,12 +86,10 @@ class Policy:
         low, high = self.facts.low, self.facts.high
         self.centre, self.half = low + (high - low) / 2, (high - low) / 2
         self._log_std = network.log_std.detach()
-        self.act = self._through
+        self.act: Callable[[NDArray[Any]], Floats] = self._through
         if isinstance(network.trunk, SideBySide):
-            head = network.actor
-            self._layers = network.trunk.in_numpy(0)
-            self._head = head.weight.detach().numpy().T, head.bias.detach().numpy()
-            self.act = self._by_numpy
+            head = network.actor.weight.detach().numpy().T, network.actor.bias.detach().numpy()
+            self.act = NumpyNetwork([*network.trunk.in_numpy(0), head], network.activation)
 
     @property
     def log_std(self) -> Floats:
@@ -102,14 +102,6 @@ class Policy:
         on_device = torch.from_numpy(seen).to(self.network.log_std.device)
         outputs: Floats = self.network(on_device)[0].cpu().numpy()
         return outputs
-
-    def _by_numpy(self, x: NDArray[Any]) -> Floats:
-        for weight, bias in self._layers:
-            x = x @ weight
-            x += bias
-            np.tanh(x, out=x) if self.network.activation == "tanh" else np.maximum(x, 0, out=x)
-        weight, bias = self._head
-        return x @ weight + bias
 
     def normal(self, seen: NDArray[Any]) -> NDArray[Any]:
         """Observations as the network wants them."""

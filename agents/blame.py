@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from options import Refused
@@ -83,10 +84,10 @@ def fault_of(name: str, error: Exception, api: str = API) -> Exception:
     return Fault("environment", f"env {name!r} {told(error, api)}", step=-1)
 
 
-def closing_all(name: str, closers: list[object]) -> None:
+def closing_all(name: str, closers: Iterable[Any]) -> None:
     """Close them all; one that cannot be closed costs a line, for all that matters is saved."""
     for each in closers:
         try:
-            each.close()  # type: ignore[attr-defined]
+            each.close()
         except Exception as error:  # whatever an environment raises
             print(f"WARNING: env {name!r} {told(error)}", file=sys.stderr, flush=True)

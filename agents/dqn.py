@@ -40,7 +40,7 @@ from loop import drive
 from networks import SMALLEST_PICTURE, convolutions, perceptron
 from numpy.typing import NDArray
 from options import Refused, check_ranges
-from parameters import Descent, NumpyNetwork, flatten_parameters
+from parameters import Descent, NumpyNetwork, flatten_parameters, layers_of
 from replay import Batch, Windows
 from runtime import Run
 from schedules import straight
@@ -129,7 +129,7 @@ class Policy:
             self.network = q_network(sizes).to(flat.device)
             nn.utils.vector_to_parameters(flat, self.network.parameters())  # views of it
         else:
-            self.values = NumpyNetwork(flat.numpy(), sizes)
+            self.values = NumpyNetwork(layers_of(flat.numpy(), sizes))
 
     def __call__(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """(n, …) observations to (n,) actions of the highest value, counted from 0."""

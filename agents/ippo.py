@@ -35,7 +35,7 @@ from networks import orthogonal, perceptron
 from normalise import RunningMoments
 from numpy.typing import NDArray
 from options import check_ranges
-from parameters import Descent, NumpyNetwork
+from parameters import Descent, NumpyNetwork, layers_of
 from rollouts import first_bad
 from runtime import Run
 from schedules import straight
@@ -107,7 +107,8 @@ class Policy:
     """The greedy policy of a flat vector of a Network's parameters."""
 
     def __init__(self, flat: Tensor, sizes: Sequence[int]) -> None:
-        self.network, self.numbers = NumpyNetwork(flat.numpy(), sizes, "tanh"), sizes[0]
+        self.network = NumpyNetwork(layers_of(flat.numpy(), sizes), "tanh")
+        self.numbers = sizes[0]
 
     def scores(self, seen: Floats) -> Floats:
         """(n, agents, width) of a team's observations to (n, agents, actions) logits."""

@@ -110,30 +110,41 @@ class Descent:
         self.adam.load(state["optimizer"])
 
 
-class NumpyNetwork:
-    """A multilayer perceptron of a flat vector: 7 times quicker for one observation.
+Layer = tuple[Floats, Floats]  # weights (in, out) and biases (out,)
 
-    flat: begins with its parameters in the order of torch's Linear layers, read anew at each call.
-    sizes: (numbers in, width, …, numbers out). between: the activation, `relu` or `tanh`.
+
+class NumpyNetwork:
+    """A multilayer perceptron, 7 times quicker for one observation; its layers are read anew.
+
+    between: the activation, `relu` or `tanh`.
     """
 
-    def __init__(self, flat: Floats, sizes: Sequence[int], between: str = "relu") -> None:
-        self._tanh = between == "tanh"
-        self.layers: list[tuple[Floats, Floats]] = []
-        start = 0
-        for inward, outward in zip(sizes[:-1], sizes[1:], strict=True):
-            middle = start + inward * outward
-            weight = flat[start:middle].reshape(outward, inward).T
-            start = middle + outward
-            self.layers.append((weight, flat[middle:start]))
+    def __init__(self, layers: Sequence[Layer], between: str = "relu") -> None:
+        self.layers, self._tanh = layers, between == "tanh"
 
     def __call__(self, x: Floats) -> Floats:
         """(n, numbers in) to (n, numbers out)."""
         for weight, bias in self.layers[:-1]:
-            x = x @ weight + bias
-            x = np.tanh(x) if self._tanh else np.maximum(x, 0)
+            x = x @ weight
+            x += bias
+            np.tanh(x, out=x) if self._tanh else np.maximum(x, 0, out=x)
         weight, bias = self.layers[-1]
         return x @ weight + bias
+
+
+def layers_of(flat: Floats, sizes: Sequence[int]) -> list[Layer]:
+    """The layers that a flat vector begins with, in the order of torch's Linear layers: its memory.
+
+    sizes: (numbers in, width, …, numbers out).
+    """
+    layers: list[Layer] = []
+    start = 0
+    for inward, outward in zip(sizes[:-1], sizes[1:], strict=True):
+        middle = start + inward * outward
+        weight = flat[start:middle].reshape(outward, inward).T
+        start = middle + outward
+        layers.append((weight, flat[middle:start]))
+    return layers
 
 
 def first_not_finite(vectors: dict[str, Any]) -> str | None:

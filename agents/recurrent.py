@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.utils.checkpoint
 from numpy.typing import NDArray
-from parameters import NumpyNetwork
+from parameters import layers_of
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
@@ -150,10 +150,9 @@ class Actor:
     def __init__(self, flat: Floats, sizes: Sequence[int], *, recurrent: bool) -> None:
         numbers, hidden, actions = sizes
         self.lstm = NumpyLSTM(flat, hidden, hidden) if recurrent else None
-        self.plain = NumpyNetwork(flat, (hidden, hidden)).layers[0]
+        self.plain = layers_of(flat, (hidden, hidden))[0]
         count = self.lstm.count if self.lstm else hidden * (hidden + 1)
-        outer = NumpyNetwork(flat[count:], (numbers, hidden, actions + 1))
-        self.inner, self.heads = outer.layers
+        self.inner, self.heads = layers_of(flat[count:], (numbers, hidden, actions + 1))
 
     def __call__(self, seen: Floats, state: Floats) -> Floats:
         """(n, numbers) to (n, actions + 1) logits and value. state: (2, n, hidden), goes on."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch.nn.functional as F
 from networks import perceptron
 from numpy.typing import NDArray
-from parameters import NumpyNetwork
+from parameters import NumpyNetwork, layers_of
 from torch import Tensor, nn
 
 Floats = NDArray[np.float32]
@@ -51,7 +51,7 @@ class Policy:
     """The policy of a flat vector of an Actor's parameters, in numpy; sizes as the Actor's."""
 
     def __init__(self, flat: Tensor, sizes: Sequence[int], low: Floats, high: Floats) -> None:
-        self.network = NumpyNetwork(flat.numpy(), sizes)
+        self.network = NumpyNetwork(layers_of(flat.numpy(), sizes))
         self.low, self.high = low, high
         ends = low.astype(np.float64), high.astype(np.float64)  # a float32 box may be too wide
         self.centre, self.half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2

@@ -35,7 +35,7 @@ def test_flat_parameters_are_the_module_and_get_its_gradient() -> None:
 def test_numpy_network_reads_the_parameters_as_they_are_now() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     flat = parameters.flatten_parameters(module)
-    network = parameters.NumpyNetwork(flat.detach().numpy(), (3, 4, 2))
+    network = parameters.NumpyNetwork(parameters.layers_of(flat.detach().numpy(), (3, 4, 2)))
     x = torch.randn(5, 3)
     for _ in range(2):
         assert np.abs(network(x.numpy()) - module(x).detach().numpy()).max() < 1e-6
