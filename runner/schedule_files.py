@@ -15,7 +15,6 @@ from elsewhere, nor goes with a `.runner/` that is deleted.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -26,7 +25,7 @@ from typing import Any
 
 from runner.errors import Conflict, IntegrityError, NotFound, SpecError
 from runner.fields import did_you_mean
-from runner.files import read_regular
+from runner.files import lock_within, read_regular, write_whole
 from runner.model import SCHEDULES
 from runner.schedule.definition import (
     Progress,
@@ -125,17 +124,8 @@ class Shelf:
         except OSError as error:
             raise NotFound(f"there is no schedule {self.key}", "runner schedule list") from error
         try:
-            deadline = time.monotonic() + wait_s
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if time.monotonic() >= deadline:
-                        raise Conflict(
-                            f"{self.key}: it is firing, or being changed, just now"
-                        ) from None
-                    time.sleep(0.05)
+            if not lock_within(fd, wait_s):
+                raise Conflict(f"{self.key}: it is firing, or being changed, just now")
             if not os.fstat(fd).st_nlink:
                 raise NotFound(f"there is no schedule {self.key} any more")
             yield
@@ -209,17 +199,9 @@ def all_shelves() -> list[Shelf]:
 
 def write(path: Path, body: Mapping[str, Any]) -> None:
     """Write a record, 0600, whole or not at all, durably. Raises SpecError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(json.dumps(body).encode("ascii"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
+        write_whole(path, json.dumps(body).encode("ascii"), durable=True)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise SpecError(f"{path} cannot be written: {error.strerror}") from error
 
 

@@ -21,7 +21,6 @@ import fcntl
 import hashlib
 import json
 import os
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import SpecError
-from runner.files import read_regular
+from runner.files import lock_within, read_regular, write_whole
 from runner.model import Project
 from runner.wire import RunStatus, WireError, is_number
 
@@ -277,15 +276,8 @@ class Store:
     def _locked(self, kind: str, who: str) -> Iterator[None]:
         folder = self._folder(kind)
         with open(folder / ".lock", "a") as file:
-            deadline = time.monotonic() + LOCK_LIMIT_S
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if time.monotonic() > deadline:
-                        raise SpecError(f"{folder} is locked by another {who}") from None
-                    time.sleep(0.01)
+            if not lock_within(file.fileno(), LOCK_LIMIT_S):
+                raise SpecError(f"{folder} is locked by another {who}")
             yield
 
     def _remove_leftovers(self, kind: str, older_s: float = 0.0) -> None:
@@ -324,18 +316,11 @@ class Store:
         self._write_bytes(kind, f"{name}.json", json.dumps(body).encode("ascii"))
 
     def _write_bytes(self, kind: str, name: str, data: bytes) -> None:
-        folder = self._folder(kind)
-        path = folder / name
-        # several threads: two host files may name one worker, and so the same runs
-        temporary = folder / f".{name}.{os.getpid()}.{threading.get_ident()}.tmp"
+        path = self._folder(kind) / name
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-            os.rename(temporary, path)
+            # also by several threads: two host files may name one worker, and so the same runs
+            write_whole(path, data)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise _unwritable(path, error) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import shlex
@@ -20,6 +21,7 @@ from runner.app.schedule_code import changed_files, code_context, code_kept, tak
 from runner.app.submit import read_code, submit
 from runner.errors import ProvisionError, RunnerError, SpecError
 from runner.fields import said
+from runner.manifest import Snapshot
 from runner.schedule import crontab
 from runner.schedule.definition import (
     FIXED,
@@ -133,8 +135,8 @@ def _put(ctx: Context, shelf: Shelf, schedule: Schedule) -> Schedule:
     ctx.report.step("taking the code")
     take_code(ctx, schedule, shelf)
     schedule = replace(schedule, code_at=time.time())
-    shelf.write(schedule)
     if schedule.paused:
+        shelf.write(schedule)
         return schedule
     ctx.report.step("trying it as cron would start it")
     schedule = _tried(ctx, shelf, schedule)
@@ -288,10 +290,13 @@ def list_all(ctx: Context) -> list[Seen]:
     """The schedules of this project."""
     found = read_all(ctx.project.root)
     text = cron.read_crontab() or b"" if found else b""
-    return [_seen(ctx, shelf, schedule, text) for shelf, schedule in found]
+    current = functools.cache(lambda: read_code(ctx))  # once for all that have a copy of it
+    return [_seen(ctx, shelf, schedule, text, current) for shelf, schedule in found]
 
 
-def _seen(ctx: Context, shelf: Shelf, schedule: Schedule, text: bytes) -> Seen:
+def _seen(
+    ctx: Context, shelf: Shelf, schedule: Schedule, text: bytes, current: Callable[[], Snapshot]
+) -> Seen:
     try:
         progress: Progress | None = shelf.progress()
     except RunnerError:
@@ -311,13 +316,13 @@ def _seen(ctx: Context, shelf: Shelf, schedule: Schedule, text: bytes) -> Seen:
             for record in records
             if record
         ),
-        changed=_changed(ctx, shelf) if schedule.code == FIXED else 0,
+        changed=_changed(shelf, current) if schedule.code == FIXED else 0,
     )
 
 
-def _changed(ctx: Context, shelf: Shelf) -> int:
+def _changed(shelf: Shelf, current: Callable[[], Snapshot]) -> int:
     try:
-        return changed_files(ctx, shelf, read_code)
+        return changed_files(shelf, current())
     except RunnerError:
         return 0
 

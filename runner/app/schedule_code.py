@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,12 @@ from runner import wire
 from runner.app.context import Context
 from runner.app.submit import read_code
 from runner.code import tree
-from runner.code.git import work_tree_of
+from runner.code.git import clone_branch, work_tree_of
 from runner.errors import IntegrityError, SpecError
+from runner.files import read_regular
 from runner.manifest import Snapshot
 from runner.schedule.definition import FIXED, GIT, TREE, Schedule
 from runner.schedule_files import Shelf, write
-
-_LIMIT_S = 120.0
-_CLONE = (
-    *("-c", "core.hooksPath=/dev/null", "clone", "--quiet"),
-    *("--shared", "--single-branch", "--no-tags"),
-)
 
 
 def take_code(ctx: Context, schedule: Schedule, shelf: Shelf) -> None:
@@ -103,10 +98,6 @@ def code_context(ctx: Context, schedule: Schedule, shelf: Shelf) -> tuple[Contex
 
 
 def _read_frozen(shelf: Shelf) -> Snapshot:
-    import json
-
-    from runner.files import read_regular
-
     path = shelf.folder / "code.json"
     try:
         body: Any = json.loads(read_regular(path))
@@ -126,38 +117,18 @@ def _clone(ctx: Context, branch: str, to: Path) -> Path:
     if top is None:
         raise SpecError(f"code=git:{branch}: {root} is in no git repository")
     shutil.rmtree(to, ignore_errors=True)
-    source = os.path.abspath(top)
-    _git([*_CLONE, "--branch", branch, "--", source, str(to)], branch)
-    inside = os.path.relpath(os.path.realpath(root), os.path.realpath(source))
+    problem = clone_branch(top, branch, to)
+    if problem is not None:
+        raise SpecError(f"code=git:{branch}: {problem}")
+    inside = os.path.relpath(os.path.realpath(root), top)
     folder = to if inside == "." else to / inside
     if not folder.is_dir():
         raise SpecError(f"code=git:{branch}: that branch has no {inside}")
     return folder
 
 
-def _git(words: list[str], branch: str) -> None:
-    env = {**os.environ, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
-    try:
-        done = subprocess.run(
-            ["git", *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_LIMIT_S,
-            env=env,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise SpecError(f"code=git:{branch}: git is not installed here") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SpecError(f"code=git:{branch}: git: {error}") from error
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        why = lines[-1] if lines else f"status {done.returncode}"
-        raise SpecError(f"code=git:{branch}: {why}")
-
-
-def changed_files(ctx: Context, shelf: Shelf, read: Callable[[Context], Snapshot]) -> int:
-    """How many files of the project differ from the code that was taken. Raises SpecError."""
+def changed_files(shelf: Shelf, current: Snapshot) -> int:
+    """How many files of the project as it is now differ from the code that was taken."""
     frozen = {row[0]: row for row in _read_frozen(shelf).rows}
-    now = {row[0]: tuple(row) for row in read(ctx).rows}
+    now = {row[0]: tuple(row) for row in current.rows}
     return sum(frozen.get(path) != now.get(path) for path in {*frozen, *now})

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.comparing import bootstrap
-from runner.comparing.bootstrap import Better, Interval
+from runner.comparing.bootstrap import Better, Interval, Strata
 from runner.comparing.groups import (
     Configuration,
     Differences,
@@ -128,11 +128,15 @@ def compare(
         return None
     everything = [score for group in scores for score in group]
     worst = max(everything) if lower else min(everything)
-    groups = [
-        _summary(group, tuple(mine), worst, number)
-        for number, (group, mine) in enumerate(zip(found, seeds, strict=True))
+    draws = [
+        bootstrap.resampled([mine], stream=number) if len(mine) >= bootstrap.LEAST_SEEDS else []
+        for number, mine in enumerate(scores)
     ]
-    pairs, level = _pairs(groups, worst, lower)
+    groups = [
+        _summary(group, tuple(mine), worst, drawn)
+        for group, mine, drawn in zip(found, seeds, draws, strict=True)
+    ]
+    pairs, level = _pairs(groups, draws, worst, lower)
     alike = differences([group.configuration for group in groups])
     return Comparison(metric, at, lower, tuple(groups), pairs, alike, tuple(gone), level)
 
@@ -158,14 +162,14 @@ def _seeds(group: Sequence[Series], step: int, metric: str) -> list[Seed]:
     return seeds
 
 
-def _summary(group: Group, seeds: tuple[Seed, ...], worst: float, number: int) -> Summary:
+def _summary(
+    group: Group, seeds: tuple[Seed, ...], worst: float, draws: Sequence[Strata]
+) -> Summary:
     scores = [seed.score for seed in seeds if seed.score is not None]
     lost = sum(seed.use == MISSING for seed in seeds)
     with_missing = bootstrap.iqm(scores + [worst] * lost) if lost and scores else None
     iqm = mean = None
     if scores:
-        enough = len(scores) >= bootstrap.LEAST_SEEDS
-        draws = bootstrap.resampled([scores], stream=number) if enough else []
         iqm = Estimate(
             bootstrap.iqm(scores), bootstrap.interval(bootstrap.iqm, draws) if draws else None
         )
@@ -175,40 +179,36 @@ def _summary(group: Group, seeds: tuple[Seed, ...], worst: float, number: int) -
     return Summary(group.label, group.configuration, seeds, iqm, mean, with_missing)
 
 
-def _pairs(groups: Sequence[Summary], worst: float, lower: bool) -> tuple[tuple[Pair, ...], float]:
+def _pairs(
+    groups: Sequence[Summary], draws: Sequence[Sequence[Strata]], worst: float, lower: bool
+) -> tuple[tuple[Pair, ...], float]:
     """The best group beside each other one that has scores, and the p that decides.
 
     Best is who has the best IQM; several pairs share the 5 % between them.
     """
-    sign = -1.0 if lower else 1.0
-    ranked = [i for i, group in enumerate(groups) if group.iqm is not None]
-    if len(ranked) < 2:
+    values = {i: group.iqm.value for i, group in enumerate(groups) if group.iqm is not None}
+    if len(values) < 2:
         return (), bootstrap.LEVEL
-    best = max(ranked, key=lambda i: sign * _value(groups[i]))
-    others = [i for i in ranked if i != best]
+    best = (min if lower else max)(values, key=values.__getitem__)
+    others = [i for i in values if i != best]
     level = bootstrap.LEVEL / len(others)
-    return tuple(_pair(groups, best, other, worst, sign, level) for other in others), level
-
-
-def _pair(
-    groups: Sequence[Summary], best: int, other: int, worst: float, sign: float, level: float
-) -> Pair:
-    first, second = groups[best], groups[other]
-    mine, theirs = [[sign * score for score in each.scores] for each in (first, second)]
-    draws = (bootstrap.resampled([mine], stream=best), bootstrap.resampled([theirs], stream=other))
-    lost = len(first.missing), len(second.missing)
-    with_missing = None
-    if any(lost):
-        bad = sign * worst
-        with_missing = bootstrap.improvement(mine + [bad] * lost[0], theirs + [bad] * lost[1])
-    return Pair(
-        best,
-        other,
-        bootstrap.compare(mine, theirs, draws, level),
-        differences([first.configuration, second.configuration]),
-        with_missing,
-    )
-
-
-def _value(group: Summary) -> float:
-    return group.iqm.value if group.iqm is not None else 0.0
+    pairs = []
+    for other in others:
+        # that a score is smaller is as probable as that one of the other group is larger
+        high, low = (other, best) if lower else (best, other)
+        first, second = groups[high], groups[low]
+        with_missing = None
+        if first.missing or second.missing:
+            with_missing = bootstrap.improvement(
+                *(each.scores + [worst] * len(each.missing) for each in (first, second))
+            )
+        pairs.append(
+            Pair(
+                best,
+                other,
+                bootstrap.compare(first.scores, second.scores, (draws[high], draws[low]), level),
+                differences([groups[best].configuration, groups[other].configuration]),
+                with_missing,
+            )
+        )
+    return tuple(pairs), level
