@@ -119,10 +119,11 @@ class Store:
         """The folder of what logs in to workers, made if need be. Raises SpecError."""
         return self._folder("ssh")
 
-    def records(self) -> list[Record]:
-        """Every run known here, oldest first."""
+    def records(self, prefix: str = "") -> list[Record]:
+        """Every run known here whose id begins so, oldest first; the others are not read."""
         self._remove_leftovers("runs", LEFTOVER_S)
-        found = [record for path in self._files("runs") if (record := _record(path))]
+        paths = [path for path in self._files("runs") if path.name.startswith(prefix)]
+        found = [record for path in paths if (record := _record(path))]
         return sorted(found, key=lambda record: (record.run.get("submitted_at") or 0, record.id))
 
     def record(self, run: str) -> Record | None:

@@ -268,6 +268,7 @@ class RunStatus(NamedTuple):
     gpus: List[Dict[str, Any]] = []
     """[{"uuid": …, "index": …, "name": …}]"""
     image: Optional[str] = None
+    """That it asked for, else the one that its worker had."""
     params: Dict[str, Any] = {}
     given: List[str] = []
     """Names of the parameters that were typed or drawn; the others are the job's defaults."""

@@ -38,11 +38,11 @@ def read_pair(paths: RunPaths) -> Optional[Pair]:
     return spec, state
 
 
-def read_all(workspace: Workspace) -> List[Pair]:
-    """Every run's spec and state."""
+def read_all(workspace: Workspace, sweep: Optional[str] = None) -> List[Pair]:
+    """Every run's spec and state; of one sweep those that have its name before their number."""
     pairs = []
     for name in os.listdir(workspace.runs):
-        if name.startswith("."):
+        if name.startswith(".") or (sweep is not None and name.rpartition(".")[0] != sweep):
             continue
         pair = read_pair(workspace.run(name))
         if pair is not None:
@@ -112,7 +112,7 @@ class View:
                 {"uuid": card["uuid"], "index": card.get("index"), "name": card.get("name")}
                 for card in state.get("gpus", [])
             ],
-            image=spec.get("image"),
+            image=places.image_of(spec),
             params=now.get("params", {}),
             given=spec.get("given", []),
             argv=environment.said_words(now),

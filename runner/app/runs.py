@@ -41,6 +41,8 @@ LATEST = "latest"
 _TOLD = (Unreachable, ProvisionError)
 """What a listing can say in a line. A changed key, asked for by the host's name, is raised."""
 CURVE_POINTS = 2000
+RECENT = 20
+"""Ended runs of a host that are listed; it tells as many itself."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,10 @@ def list_runs(
     records = ctx.store.records() if quiet else []
     for each, error in quiet:
         contacts.append(contact_last_seen(each, error, records))
-        for run in last_seen_on(ctx, each, error, records, everyone=everyone):
+        mute = last_seen_on(ctx, each, error, records, everyone=everyone)
+        shown = mute if everyone else _recent(mute)
+        hidden += len(mute) - len(shown)
+        for run in shown:
             runs.setdefault(run.id, run)
     for run in _unsubmitted(ctx, host, everyone):
         runs.setdefault(run.id, run)
@@ -141,7 +146,7 @@ def find(ctx: Context, text: str | None) -> list[RunRef]:
         return [RunRef(exact.id, exact.host)]
     known = [
         (record.id, record.host, record.run)
-        for record in ctx.store.records()
+        for record in ctx.store.records("" if word == LATEST or _is_tagged(word) else word)
         if _is_ours(ctx, record) and record.host in ctx.hosts
     ]
     found = _match(word, known)
@@ -318,6 +323,13 @@ def last_seen_on(
     ]
 
 
+def _recent(found: Sequence[RunOnHost]) -> list[RunOnHost]:
+    """Those that have not ended and the last ended ones, as a host that answers tells of."""
+    ended = [run.id for run in found if run.status.state == states.ENDED]
+    old = set(ended[:-RECENT])
+    return [run for run in found if run.id not in old]
+
+
 def _is_ours(ctx: Context, record: Record) -> bool:
     return bool((record.run.get("project") or {}).get("id") == ctx.project.id)
 
@@ -345,6 +357,11 @@ def _whole_sweep(ctx: Context, word: str, found: list[RunRef]) -> list[RunRef]:
 def _is_of_sweep(word: str, run: Mapping[str, Any]) -> bool:
     """Whether `word` is the id of the run's sweep, or begins it."""
     return str(run.get("sweep") or "").startswith(word)
+
+
+def _is_tagged(word: str) -> bool:
+    """Whether a word means runs by what they are called, and not by their ids."""
+    return word.startswith(("name:", "tag:"))
 
 
 def _by_number(run: str) -> tuple[int, str]:

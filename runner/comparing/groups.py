@@ -14,6 +14,8 @@ from runner.wire import RunStatus
 
 SEED = "seed"
 _SEED_WORD = re.compile(r"(--?seed|seed)(?:=(.*))?\Z", re.DOTALL)
+_WIDE = 1e5
+"""A value from 1 to this reads better with its zeros, as 10.0 and not 1e1."""
 MOST_MEMBERS = 10_000
 """Of a sweep; a number above says nothing of those below it."""
 
@@ -145,7 +147,8 @@ def value_text(value: Any) -> str:
         plain = repr(value)
         mantissa, _, power = f"{value:.12e}".partition("e")
         short = f"{mantissa.rstrip('0').rstrip('.')}e{int(power or 0)}"
-        return short if len(short) < len(plain) and float(short) == value else plain
+        wide = 1 <= abs(value) < _WIDE
+        return short if len(short) < len(plain) and float(short) == value and not wide else plain
     return json.dumps(value, default=str)
 
 

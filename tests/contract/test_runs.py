@@ -176,6 +176,17 @@ def test_silent_host_shows_what_was_last_seen_and_ps_ends_with_3(
     (run,) = [run for run in listing.runs if run.id == ref.id]
     assert run.status.state == "running"
     assert run.contact.state == "unreachable"
+    # of many that ended it lists as few as a host that answers
+    for number in range(runs.RECENT + 5):
+        old = {**record.run, "id": f"cmd-0000{number}", "submitted_at": 1.0 + number}
+        old.update(name=None, state="ended", outcome="done", ended_at=2.0 + number)
+        local_worker.ctx.store.put("far", old, record.seen_at)
+    listing = runs.list_runs(local_worker.ctx, "far")
+    shown = {run.id for run in listing.runs if run.status.state == "ended"}
+    assert len(shown) == runs.RECENT and "cmd-000024" in shown and "cmd-00000" not in shown
+    assert ref.id in {run.id for run in listing.runs}
+    everything = runs.list_runs(local_worker.ctx, "far", everyone=True).runs
+    assert len(everything) == len(listing.runs) + listing.hidden and listing.hidden >= 5
     argv = [sys.executable, "-m", "runner", "ps", "host=far"]
     env = dict(os.environ, PYTHONPATH=str(ROOT))
     done = subprocess.run(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from runner import store as store_module
 from runner.errors import SpecError
 from runner.model import Project
 from runner.store import KnownWorker, Store
@@ -73,6 +74,21 @@ def test_what_is_put_comes_back(store: Store) -> None:
     assert known.rows() == {"a.py": ROW}
     assert store.pulled("a-1")["complete"] is True
     assert store.pulled("a-1")["places"] == {"/r": {"x": [1]}, "/s": {"y": [2]}}
+
+
+def test_records_of_other_runs_are_not_even_read(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("a-1.1", "a-1.2", "a-12.1", "b-1"):
+        store.put("gpu1", status(run), 10.0)
+    read: list[str] = []
+    real = store_module.read_regular
+    monkeypatch.setattr(
+        store_module, "read_regular", lambda path: (read.append(path.stem), real(path))[1]
+    )
+    assert [record.id for record in store.records("a-1.")] == ["a-1.1", "a-1.2"]
+    assert sorted(read) == ["a-1.1", "a-1.2"]
+    assert store.records("[") == []
 
 
 def test_records_are_the_owners_alone_and_nobodys_code(store: Store, tmp_path: Path) -> None:

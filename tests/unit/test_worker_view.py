@@ -131,3 +131,24 @@ def test_what_became_of_its_logs(workspace: Workspace) -> None:
     records.write(str(folder / "exit.json"), {"log_problem": 3, "logs": 3})
     assert statuses(workspace)["a"].log_problem is None
     assert view.own_log(paths, 1, 0) is None
+
+
+def test_of_a_sweep_no_other_run_is_read(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("a-1.1", "a-1.2", "a-12.1", "b"):
+        put(workspace, run, 1.0)
+    read: list[str] = []
+    real = records.read
+    monkeypatch.setattr(records, "read", lambda path: (read.append(path), real(path))[1])
+    found = view.read_all(workspace, "a-1")
+    assert sorted(spec["id"] for spec, _ in found) == ["a-1.1", "a-1.2"]
+    assert not [path for path in read if "a-1." not in path]
+
+
+def test_its_image_is_that_of_the_worker_unless_it_asked_for_one(workspace: Workspace) -> None:
+    put(workspace, "a", 1.0, worker_image="cpu")
+    put(workspace, "b", 1.0, worker_image="cpu", image="torch-2.6")
+    put(workspace, "c", 1.0)
+    found = statuses(workspace)
+    assert [found[run].image for run in "abc"] == ["cpu", "torch-2.6", None]

@@ -19,7 +19,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     """
     workspace = call.workspace
     ids, project, sweep = (request.get(name) for name in ("ids", "project", "sweep"))
-    pairs = view.read_all(workspace) if ids is None else view.read_some(workspace, ids)
+    pairs = view.read_all(workspace, sweep) if ids is None else view.read_some(workspace, ids)
     maker = view.View(workspace)
     chosen = [
         (spec, state)
