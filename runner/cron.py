@@ -11,6 +11,7 @@ import fcntl
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -82,7 +83,9 @@ def bare_environment(crontab: bytes, key: str) -> dict[str, str]:
     return {**env, "LOGNAME": who.pw_name}
 
 
-def try_bare(command: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
+def try_bare(
+    command: str, env: Mapping[str, str], limit_s: float = TRY_LIMIT_S
+) -> subprocess.CompletedProcess[bytes]:
     """Run a command as cron does: its shell, its home, no terminal, nothing of ours.
 
     A connection that this session shares would hide that cron has no agent: it is not found.
@@ -90,18 +93,27 @@ def try_bare(command: str, env: Mapping[str, str]) -> subprocess.CompletedProces
     with tempfile.TemporaryDirectory(prefix="runner-try-") as runtime:
         home = env["HOME"]
         try:
-            return subprocess.run(
+            child = subprocess.Popen(
                 [env["SHELL"], "-c", command],
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 env={**env, "XDG_RUNTIME_DIR": runtime},
                 cwd=home if os.path.isdir(home) else "/",
-                timeout=TRY_LIMIT_S,
                 start_new_session=True,
-                check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except OSError as error:
             return subprocess.CompletedProcess(command, 127, b"", str(error).encode())
+        try:
+            out, said = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            text = f"it did not end within {limit_s:g} s"
+            return subprocess.CompletedProcess(command, 127, b"", text.encode())
+        finally:
+            if child.poll() is None:  # what the shell started is in its group, and goes with it
+                os.killpg(child.pid, signal.SIGKILL)
+                child.communicate()
+        return subprocess.CompletedProcess(command, child.returncode, out, said)
 
 
 def has_daemon() -> bool:

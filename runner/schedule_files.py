@@ -116,6 +116,16 @@ class Shelf:
             with os.fdopen(fd, "a", encoding="utf-8", errors="backslashreplace") as file:
                 file.writelines(f"{stamp}{line}\n" for line in text.splitlines())
 
+    def said_last(self) -> str:
+        """The last line of the log, without its time."""
+        try:
+            with open(self.log, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            return ""
+        return lines[-1].partition(" ")[2].partition(" ")[2] if lines else ""
+
     @contextlib.contextmanager
     def locked(self, *, wait_s: float = LOCK_LIMIT_S) -> Iterator[None]:
         """Nobody else fires or changes it meanwhile. Raises Conflict, NotFound when it is gone."""

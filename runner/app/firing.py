@@ -22,13 +22,21 @@ from runner.app import retrying, runs
 from runner.app.context import Context, open_context, seen
 from runner.app.schedule_code import code_context
 from runner.app.submit import image_of, submit
-from runner.errors import OutcomeUnknown, RunnerError, SpecError, Unreachable, WorkerError
+from runner.errors import (
+    OutcomeUnknown,
+    ProvisionError,
+    RunnerError,
+    SpecError,
+    Unreachable,
+    WorkerError,
+)
 from runner.manifest import Snapshot
 from runner.model import Host
 from runner.schedule.definition import (
     FAILED,
     SKIPPED,
     SUBMITTED,
+    TRY_AGAIN_FOR_S,
     Begun,
     Fired,
     Progress,
@@ -40,8 +48,8 @@ from runner.schedule.definition import (
 from runner.schedule_files import Shelf
 from runner.spec import SubmitRequest, parse_submit
 
-TRY_AGAIN_FOR_S = 3600.0
-"""A host that is silent is asked again for so long."""
+_COMES_BACK = (Unreachable, OutcomeUnknown, ProvisionError)
+"""A host that is silent, or whose Docker or container does not run (yet: it may be booting)."""
 _MOST_SALTS = 4
 """Ids of five characters may be another run's already; then the next is drawn."""
 
@@ -84,7 +92,7 @@ def go_on(
     patient = False
     try:
         return _submit_begun(shelf, schedule, begun, log, clock, last_look=last_look)
-    except (Unreachable, OutcomeUnknown) as error:
+    except _COMES_BACK as error:
         text = _one_line(error)
         patient = not last_look and clock() - begun.since < TRY_AGAIN_FOR_S
     except RunnerError as error:
@@ -242,7 +250,8 @@ def _end(
 
 
 def _one_line(error: RunnerError) -> str:
-    return "; ".join([error.message, *(line.strip() for line in error.advice)])[:500]
+    lines = [error.message, *(line.strip() for line in error.advice)]
+    return "; ".join(lines).replace(":; ", ": ")[:500]
 
 
 def try_out(shelf: Shelf) -> None:

@@ -25,11 +25,13 @@ from runner.manifest import Snapshot
 from runner.schedule import crontab
 from runner.schedule.definition import (
     FIXED,
+    OWN_KEYS,
     PASSED_ON,
     SUBMITTED,
     Fired,
     Progress,
     Schedule,
+    again,
     check_name,
     find_zone,
     parse_own,
@@ -58,6 +60,8 @@ class Seen:
     """Of the runs of its last firing, as last seen."""
     changed: int = 0
     """Files of the project that differ from its code."""
+    said_last: str = ""
+    """The last line of its log."""
 
 
 def add(
@@ -104,10 +108,17 @@ def add(
 
 def update(ctx: Context, name: str, cron_text: str | None, words: Sequence[str]) -> Schedule:
     """Take its code anew, and what else is given; tried as with `add`, and as it was if not."""
-    typed = parse_own(words, submits=False)
+    typed = parse_own(words)
     shelf = find_shelf(ctx.project.root, name)
     with shelf.locked():
         before = shelf.read()
+        if typed.rest:
+            raise SpecError(
+                f"{said(typed.rest[0])} is a word of the submit; update changes CRON,"
+                f" {', '.join(OWN_KEYS)}, and takes the code anew; for another submit:",
+                *(f"  {line}" for line in again(before, typed.rest)),
+                "nothing was changed",
+            )
         text = before.cron if cron_text is None else " ".join(cron_text.split())
         parse_expression(text)
         schedule = replace(
@@ -203,8 +214,16 @@ def _refused(status: int, lines: Sequence[str], env: dict[str, str]) -> RunnerEr
     """What the try said, as the error it was there."""
     kinds = {kind.status: kind for kind in RunnerError.__subclasses__()}
     kind = kinds.get(status, ProvisionError)
+    from runner.carriers.ssh_failures import LOCKED
+
     first, *rest = lines
     advice = [line.strip() for line in rest]
+    if LOCKED in first:
+        advice = [
+            "cron has no agent: make a key without a passphrase, let it in there, and name it in",
+            "the ssh config (IdentityFile):",
+            "  ssh-keygen -t ed25519 -N '' -f ~/.ssh/id_schedules",
+        ]
     bare = f"tried as cron starts it: HOME={env['HOME']} PATH={env['PATH']}, no agent, no terminal"
     return kind(first, *advice, bare, "nothing was scheduled")
 
@@ -317,6 +336,7 @@ def _seen(
             if record
         ),
         changed=_changed(shelf, current) if schedule.code == FIXED else 0,
+        said_last=shelf.said_last(),
     )
 
 

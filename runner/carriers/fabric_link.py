@@ -55,7 +55,7 @@ from runner.carriers.ssh_config import (
     chosen_algorithms,
     have_ssh,
 )
-from runner.carriers.ssh_failures import auth_refused
+from runner.carriers.ssh_failures import LOCKED, auth_refused
 from runner.errors import HostError, HostKeyError, RunnerError, SpecError, Unreachable
 
 # Without a handler of its own, paramiko's tracebacks would end up on the user's screen.
@@ -443,7 +443,7 @@ class _Login(AuthStrategy):  # type: ignore[misc]
             key = paramiko.PKey.from_path(path)
         except (paramiko.PasswordRequiredException, TypeError):
             # cryptography says TypeError for a key in its own formats that needs a passphrase
-            self.offered.append(f"{name} (locked by a passphrase, and no agent holds it)")
+            self.offered.append(f"{name} ({LOCKED})")
             return None
         except (OSError, ValueError, paramiko.SSHException, paramiko.UnknownKeyType):
             self.offered.append(f"{name} (unreadable)") if os.path.exists(path) else None

@@ -12,6 +12,8 @@ from runner.carriers.ssh_config import Hop, Route
 from runner.errors import AuthRefused, HostError, RunnerError, Unreachable
 
 SSH_STATUS = 255
+LOCKED = "locked by a passphrase, and no agent holds it"
+GONE = "the file is gone, only its .pub is there"
 _LOST = re.compile(
     r"timed? ?out|timeout, server|no route to host|network is unreachable|host is down"
     r"|connection (reset|closed|refused)|connection to .* (closed|lost)|lost connection"
@@ -104,6 +106,13 @@ def auth_refused(route: Route, hop: Hop, offered: list[str], troubles: list[str]
     through = ["-o", f"ProxyJump={route.jump}"] if route.jump and hop is route.last else []
     copy = ["ssh-copy-id", *through, *hop.target.typed]
     advice = ["let this key in with:", "  " + shlex.join(copy)]
+    if offered and all(each.endswith(f"({LOCKED})") for each in offered):
+        advice = [
+            "unlock it for this session (ssh-add FILE), or name a key without a passphrase in the"
+            " ssh config (IdentityFile FILE)"
+        ]
+    if offered and all(each.endswith(f"({GONE})") for each in offered):
+        advice = ["put the key file back, or name another in the ssh config (IdentityFile FILE)"]
     if not offered:
         advice = [
             "no key file of this account and no agent key is there; make one with:",
@@ -137,13 +146,16 @@ def _key_troubles(said: str) -> list[str]:
 
 def offered_keys(hop: Hop) -> list[str]:
     """Names of the keys ssh had to offer a hop: files it could read, then those of the agent."""
+    agent = hop.config.agent
     files = []
     for path in hop.config.identity_files:
         name = os.path.basename(path)
-        files.append(
-            f"{name} (locked by a passphrase, and no agent holds it)" if _locked(path) else name
-        )
-    return files + ([] if hop.config.identities_only else _agent_keys(hop.config.agent))
+        if not agent and not os.path.exists(path):
+            name += f" ({GONE})"
+        elif _locked(path):
+            name += f" ({LOCKED})"
+        files.append(name)
+    return files + ([] if hop.config.identities_only else _agent_keys(agent))
 
 
 def _locked(path: str) -> bool:

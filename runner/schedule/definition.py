@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import tzinfo
@@ -29,13 +30,16 @@ FORMAT = 1
 OVERLAPS = ("skip", "queue", "cancel")
 MISSED = (SKIP, ONCE)
 FIXED, TREE, GIT = "fixed", "tree", "git:"
-OWN_KEYS = ("tz", "overlap", "missed", "code")
+_KEPT = {"tz": "zone", "overlap": "overlap", "missed": "missed", "code": "code"}
+OWN_KEYS = tuple(_KEPT)
 PASSED_ON = ("RUNNER_WORKSPACE", "RUNNER_LEASES", "RUNNER_IDLE_END_S")
 """Settings of the runner that cron would not have."""
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+@-]{0,200}")
 _NOTHING = "nothing was scheduled"
 
 SUBMITTED, SKIPPED, FAILED = "submitted", "skipped", "failed"
+TRY_AGAIN_FOR_S = 3600.0
+"""A host that is silent is asked again for so long."""
 MOST_KEPT = 200
 """Firings that are remembered."""
 
@@ -184,8 +188,8 @@ class Typed:
     """Those of a submit."""
 
 
-def parse_own(words: Sequence[str], *, submits: bool = True) -> Typed:
-    """Sorts the words; submits: others belong to a submit. Raises SpecError."""
+def parse_own(words: Sequence[str]) -> Typed:
+    """Sorts the words. Raises SpecError."""
     own: dict[str, str] = {}
     rest: list[str] = []
     for word in words:
@@ -196,9 +200,6 @@ def parse_own(words: Sequence[str], *, submits: bool = True) -> Typed:
         if key in own:
             raise SpecError(f"{key} is given twice", _NOTHING)
         own[key] = value
-    if rest and not submits:
-        listed = ", ".join(OWN_KEYS)
-        raise SpecError(f"{said(rest[0])} is none of {listed}", "runner schedule update --help")
     _check(own)
     return Typed(own, tuple(rest))
 
@@ -234,6 +235,27 @@ def find_zone(name: str) -> tzinfo:
     raise SpecError(
         f"tz is {said(name)}, no time zone{did_you_mean(name, known)}", "as tz=Europe/Berlin"
     )
+
+
+def again(schedule: Schedule, words: Sequence[str]) -> list[str]:
+    """What is typed to have it with other words for the submit: those it has are put in.
+
+    Values of `env.` are left out: they may be secrets.
+    """
+    own = [f"{key}={getattr(schedule, at)}" for key, at in _KEPT.items()]
+    command = [] if schedule.command is None else ["--", *schedule.command]
+    changed = {word.partition("=")[0] for word in words}
+    kept = [word for word in schedule.words if word.partition("=")[0] not in changed]
+    shown = [
+        f"{word.partition('=')[0]}=…" if word.startswith("env.") else word
+        for word in [*kept, *words]
+    ]
+    return [
+        f"runner schedule remove {schedule.name}",
+        shlex.join(
+            ["runner", "schedule", "add", schedule.name, schedule.cron, *own, *shown, *command]
+        ),
+    ]
 
 
 def check_name(name: str) -> None:

@@ -7,8 +7,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from runner.schedule.definition import FIXED, SUBMITTED, Fired, Schedule, host_of
-from runner.schedule.instants import Firing
+from runner import states
+from runner.schedule.definition import (
+    FAILED,
+    FIXED,
+    SUBMITTED,
+    TRY_AGAIN_FOR_S,
+    Fired,
+    Schedule,
+    host_of,
+)
+from runner.schedule.due import LATE_S
+from runner.schedule.instants import Firing, firings
 from runner.show.units import DAY_S, duration, moment, rfc3339
 
 if TYPE_CHECKING:
@@ -54,16 +64,46 @@ def _last(each: Seen, now: float) -> str:
         return "its record is damaged"
     if each.progress.begun is not None:
         begun = each.progress.begun
-        return f"waits {begun.waits}" if begun.queued else f"tries again: {begun.waits or 'now'}"
+        return f"waits {begun.waits}" if begun.queued else f"tries again until {_until(each, now)}"
     if not each.progress.fired:
         return "-"
     last = max(each.progress.fired, key=lambda fired: fired.told_at)
     if last.state != SUBMITTED:
         return f"{last.state}: {last.cause}, {moment(last.at, now)}"
-    counts = collections.Counter(state.upper() for state in each.states)
+    counts = collections.Counter(
+        state.upper() if state in states.OUTCOMES else "submitted" for state in each.states
+    )
     words = ", ".join(f"{count} {word}" for word, count in counts.items()) or "submitted"
     when = f"asleep; ran {moment(last.told_at, now)}" if last.late else moment(last.at, now)
     return f"{words}, {when}"
+
+
+def _until(each: Seen, now: float) -> str:
+    begun = each.progress.begun if each.progress is not None else None
+    assert begun is not None
+    return moment(begun.since + TRY_AGAIN_FOR_S, now)
+
+
+def _unmade(each: Seen, now: float) -> list[str]:
+    """That its last firing made no run yet, or none at all, and why."""
+    name, progress = each.schedule.name, each.progress
+    if progress is None:
+        return []
+    begun = progress.begun
+    if begun is not None:
+        if begun.queued or not begun.waits:
+            return []
+        when = moment(begun.at, now)
+        until = _until(each, now)
+        return [f"{name} of {when} is not submitted yet, tried again until {until}: {begun.waits}"]
+    last = max(progress.fired, key=lambda fired: fired.told_at, default=None)
+    if last is not None and last.state == FAILED:
+        return [f"{name} of {moment(last.at, now)} made no run: {last.text}"]
+    due = next(firings(each.schedule.expression, each.schedule.tz, progress.handled))
+    if each.looked is not None and due.at + LATE_S < each.looked:
+        why = f": {each.said_last}" if each.said_last else ""
+        return [f"{name} was due {moment(due.at, now)}, and nothing came of it{why}"]
+    return []
 
 
 def advice(found: Sequence[Seen], now: float, *, has_cron: bool) -> list[str]:
@@ -84,6 +124,7 @@ def advice(found: Sequence[Seen], now: float, *, has_cron: bool) -> list[str]:
         elif (each.looked or schedule.code_at) < now - QUIET_S:
             since = moment(each.looked, now) if each.looked else "it was added"
             out.append(f"{name}: cron did not come by since {since}; does it run?")
+        out += _unmade(each, now)
     return out
 
 

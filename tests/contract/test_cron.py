@@ -12,6 +12,7 @@ import pytest
 
 from runner import cron
 from runner.errors import Conflict, ProvisionError
+from tests.helpers.wait import wait_for
 
 STAND_IN = """#!/bin/sh
 {before}
@@ -127,3 +128,20 @@ def test_a_try_has_no_terminal_and_nothing_of_this_session(tmp_path: Path) -> No
     assert lines[0] == str(tmp_path) and "not a tty" in lines
     names = {line.split("=")[0] for line in lines if "=" in line}
     assert names <= {"HOME", "LOGNAME", "USER", "SHELL", "PATH", "PWD", "XDG_RUNTIME_DIR", "_"}
+
+
+def test_a_try_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    env = {"HOME": str(tmp_path), "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}
+    command = f"sleep 600 & echo $! > {pids}; sleep 600 | cat"
+    done = cron.try_bare(command, env, limit_s=1.0)
+    assert done.returncode == 127 and done.stderr == b"it did not end within 1 s"
+    pid = int(pids.read_text())
+    wait_for(lambda: not _lives(pid), 10, "the end of what it started")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -152,6 +152,27 @@ def test_a_silent_host_is_asked_again_for_an_hour(desk: CronDesk) -> None:
     assert states(desk, "n")[-1] == ("failed", "not-submitted")
 
 
+def test_what_still_waits_when_the_next_is_due_is_given_up_for_it(desk: CronDesk) -> None:
+    desk.done("schedule", "add", "n", "30 2 * * *", "--", "true")
+    begun = Begun("2026-01-01T02:30", 0.0, since=time.time(), waits="local: no answer")
+    desk.shelf("n").change(lambda old: replace(old, begun=begun))
+    desk.rewind("n", 1.5 * DAY_S)
+    assert desk.look().returncode == 0
+    old, new = desk.shelf("n").progress().fired[0], desk.shelf("n").progress().fired[-1]
+    assert (old.local, old.state, old.cause) == (begun.local, "failed", "not-submitted")
+    assert old.text == "local: no answer; given up when the next was due"
+    assert new.state == "submitted" and runs(desk) == list(new.ids)
+
+
+def test_update_says_how_another_submit_is_scheduled(desk: CronDesk) -> None:
+    desk.done("schedule", "add", "n", "30 2 * * *", "tz=UTC", "--", "true")
+    done = desk.run("schedule", "update", "n", "gpus=1")
+    assert done.returncode == 2 and desk.shelf("n").read().words == ()
+    assert "runner schedule remove n" in done.stderr
+    told = "runner schedule add n '30 2 * * *' tz=UTC overlap=skip missed=once code=fixed gpus=1"
+    assert f"{told} -- true" in done.stderr
+
+
 def test_a_try_that_fails_leaves_nothing(desk: CronDesk) -> None:
     done = desk.run("schedule", "add", "n", "30 2 * * *", "secret.KEY", "--", "true", KEY="x")
     assert done.returncode == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
+import shlex
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -18,6 +20,7 @@ from runner.schedule.definition import (
     Fired,
     Progress,
     Schedule,
+    again,
     expected_id,
     from_json,
     key_of,
@@ -27,7 +30,7 @@ from runner.schedule.definition import (
     to_json,
 )
 from runner.schedule.due import LATE_S, MOST_TOLD, Due, find_due
-from runner.schedule.expression import parse_expression
+from runner.schedule.expression import MONTHS, WEEKDAYS, parse_expression
 from runner.schedule.instants import firings
 
 HOUR_S, DAY_S = 3600, 86_400
@@ -144,6 +147,41 @@ def test_with_every_hour_it_goes_by_the_time_that_passes() -> None:
         "03-28 01:00+0100",
         "03-28 03:00+0200",
     ]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
+def test_a_hundred_drawn_expressions_fire_as_cronsim_says(zone: str) -> None:
+    """A year each, with both changes of the clocks; where the field for hours begins with `*` the
+    two differ on purpose (docs/schedules.md), so that these are left to the tests above.
+    """
+    cronsim = pytest.importorskip("cronsim", reason="left out: cronsim: not installed")
+    draw, tz = random.Random(5), ZoneInfo(zone)
+    start = datetime(2027, 1, 1, tzinfo=tz)
+    until = start.timestamp() + 365 * DAY_S
+    for _ in range(100):
+        text = drawn(draw)
+        oracle = (each.timestamp() for each in cronsim.CronSim(text, start))
+        theirs = list(itertools.takewhile(lambda instant: instant < until, oracle))
+        ours = firings(parse_expression(text), tz, start.timestamp())
+        mine = [each.at for each in itertools.takewhile(lambda each: each.at < until, ours)]
+        assert mine == theirs, text
+
+
+def drawn(draw: random.Random) -> str:
+    """An expression of a few times a day, on some days."""
+
+    def field(low: int, high: int, names: tuple[str, ...] = ()) -> str:
+        first, last = sorted(draw.sample(range(low, high + 1), 2))
+        kinds = [str(first), f"{first}-{last}", f"{first},{last}", f"{first}-{last}/2"]
+        kinds += [names[first - low]] if names else []
+        return draw.choice(kinds)
+
+    early, late = draw.randrange(30), draw.randrange(30, 60)
+    minute = draw.choice([str(late), f"{early},{late}"])
+    days = draw.choice(["*", "*", "*/5", field(1, 28)])
+    months = draw.choice(["*", "*", "*/2", field(1, 12, MONTHS)])
+    weekdays = draw.choice(["*", "*", field(0, 6, WEEKDAYS), "7", "mon-fri"])
+    return f"{minute} {field(0, 23)} {days} {months} {weekdays}"
 
 
 def test_the_clock_can_go_back_over_midnight_and_skip_a_day() -> None:
@@ -279,6 +317,9 @@ OTHERS = [
     b"# mine\n\n  MAILTO = me@x\n0 4 * * * backup %one\n",
     b"0 4 * * * no newline at its end",
     b"\xff\xfe odd \r\n# runner schedule other-1\n",
+    b"0 1 * * * a\r\n\r\n# CRLF throughout\r\n@daily b\r\n",
+    b"# BEGIN ANSIBLE MANAGED BLOCK\n1 1 * * * a\n# END ANSIBLE MANAGED BLOCK\n#Ansible: x\n",
+    b"".join(b"%d %d * * * job %d\n" % (n % 60, n % 24, n) for n in range(900)),
 ]
 
 
@@ -359,11 +400,23 @@ def test_wrong_words_are_refused(word: str, why: str) -> None:
     assert why in refused.value.message
 
 
-def test_update_takes_its_own_words_alone() -> None:
-    with pytest.raises(SpecError, match="seed=1"):
-        parse_own(["seed=1"], submits=False)
+def test_a_word_that_is_given_twice_is_refused() -> None:
     with pytest.raises(SpecError, match="given twice"):
         parse_own(["tz=UTC", "tz=UTC"])
+
+
+def test_what_to_type_for_another_submit_has_all_words_but_secrets() -> None:
+    words = ("job=dqn", "seed=1..3", "env.TOKEN=geheim", "name=a b")
+    kept = replace(NIGHTLY, words=words, command=None, overlap="queue", zone="Asia/Tokyo")
+    remove, add = again(kept, ["seed=4"])
+    assert remove == f"runner schedule remove {NIGHTLY.name}"
+    assert shlex.split(add)[3:6] == [NIGHTLY.name, NIGHTLY.cron, "tz=Asia/Tokyo"]
+    assert shlex.split(add)[6:] == [
+        *("overlap=queue", "missed=once", "code=fixed", "job=dqn", "env.TOKEN=…", "name=a b"),
+        "seed=4",
+    ]
+    (_, add) = again(replace(NIGHTLY, command=("a", "b c")), ["x=1"])
+    assert add.endswith("x=1 -- a 'b c'")
 
 
 def test_what_is_kept_is_read_back_and_damage_is_told() -> None:

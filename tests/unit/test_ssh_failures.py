@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from runner.carriers.ssh_config import Hop, Route, SshConfig, Target
-from runner.carriers.ssh_failures import auth_refused, is_host_key_trouble, ssh_failure
+from runner.carriers.ssh_failures import (
+    GONE,
+    LOCKED,
+    auth_refused,
+    is_host_key_trouble,
+    ssh_failure,
+)
 from runner.errors import AuthRefused, HostError, Unreachable
 
 GPU = Hop("gpu1", Target("10.20.0.7", "drl"), SshConfig("10.20.0.7", 22, "drl"))
@@ -72,6 +78,14 @@ def test_keys_that_could_not_be_used_are_told() -> None:
     assert (
         "Permissions 0644 for '/home/me/.ssh/id' are too open." in ssh_failure(DIRECT, said).advice
     )
+
+
+@pytest.mark.parametrize(("why", "way"), [(LOCKED, "ssh-add"), (GONE, "put the key file back")])
+def test_a_key_that_cannot_be_used_here_is_not_told_to_be_let_in_there(why: str, way: str) -> None:
+    error = auth_refused(DIRECT, GPU, [f"id_ed25519 ({why})"], [])
+    assert way in error.advice[0] and "ssh-copy-id" not in " ".join(error.advice)
+    mixed = auth_refused(DIRECT, GPU, [f"id_ed25519 ({why})", "id_rsa"], [])
+    assert "ssh-copy-id drl@10.20.0.7" in mixed.advice[1]
 
 
 def test_offered_keys_are_named_with_the_way_in() -> None:
