@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ _LIMIT_S = 20.0
 TRY_LIMIT_S = 180.0
 _TRIES = 3
 _DAEMONS = ("cron", "crond", "busybox", "dcron", "fcron", "cronie", "anacron", "systemd-cron")
+_RETURN = b"\\r"
 SHELL, PATH = "/bin/sh", "/usr/bin:/bin"
 
 
@@ -35,11 +37,34 @@ def read_crontab() -> bytes | None:
         )
     done = _run(["crontab", "-l"])
     if done.returncode == 0:
-        return without_header(done.stdout)
+        return _as_it_is(without_header(done.stdout))
     said = done.stderr.lower()
     if b"no crontab" in said or b"can't open" in said:
         return None
     raise ProvisionError(f"your crontab cannot be read: {_last(done.stderr)}")
+
+
+def _as_it_is(shown: bytes) -> bytes:
+    """The text that `crontab -l` shows; Debian's shows a carriage return as two letters.
+
+    What it hands to an editor is true. Raises ProvisionError where it cannot be told.
+    """
+    if _RETURN not in shown:
+        return shown
+    with tempfile.TemporaryDirectory(prefix="runner-crontab-") as folder:
+        out, editor = Path(folder) / "out", Path(folder) / "editor"
+        editor.write_text(f'#!/bin/sh\nexec cat "$1" >{shlex.quote(str(out))}\n')
+        editor.chmod(0o700)
+        _run(["crontab", "-e"], EDITOR=str(editor), VISUAL=str(editor))
+        true = without_header(out.read_bytes()) if out.exists() else b""
+    if true.replace(b"\r", _RETURN) == shown:
+        return true
+    if _RETURN + b"\n" in shown:
+        raise ProvisionError(
+            "your crontab has lines that end with a carriage return, which crontab does not tell",
+            "take these out first, and nothing else: crontab -e",
+        )
+    return shown
 
 
 def change_crontab(change: Callable[[bytes], bytes], lock: Path) -> bytes:
@@ -125,7 +150,7 @@ def has_daemon() -> bool:
     return False
 
 
-def _run(argv: list[str], data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def _run(argv: list[str], data: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(
             argv,
@@ -133,7 +158,7 @@ def _run(argv: list[str], data: bytes = b"") -> subprocess.CompletedProcess[byte
             capture_output=True,
             timeout=_LIMIT_S,
             check=False,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**os.environ, "LC_ALL": "C", **env},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(argv, 1, b"", str(error).encode())

@@ -130,6 +130,41 @@ def test_a_try_has_no_terminal_and_nothing_of_this_session(tmp_path: Path) -> No
     assert names <= {"HOME", "LOGNAME", "USER", "SHELL", "PATH", "PWD", "XDG_RUNTIME_DIR", "_"}
 
 
+DEBIAN = """#!/bin/sh
+case $1 in
+-l) sed 's/\\r/\\\\r/g' {file} ;;
+-) cat > {file} ;;
+-e) {edit} ;;
+esac
+"""
+ODD = b"# CR\r\n0 1 * * * tr -d '\\r' \xff\r\n"
+
+
+@pytest.mark.parametrize("text", [ODD, b"0 1 * * * tr -d '\\r'\n"])
+def test_a_carriage_return_that_crontab_shows_as_two_letters_stays_one(
+    make: Make, tmp_path: Path, text: bytes
+) -> None:
+    file = make(text)
+    program = tmp_path / "crontab"
+    program.write_text(DEBIAN.format(file=file, edit=f'sh -c "$VISUAL {file}"'))
+    assert cron.read_crontab() == text
+    cron.change_crontab(add, tmp_path / "lock")
+    assert file.read_bytes() == text + LINE
+
+
+def test_a_carriage_return_that_cannot_be_told_is_not_guessed_at(
+    make: Make, tmp_path: Path
+) -> None:
+    file = make(ODD)
+    (tmp_path / "crontab").write_text(DEBIAN.format(file=file, edit="exit 1"))
+    with pytest.raises(ProvisionError, match="carriage return"):
+        cron.change_crontab(add, tmp_path / "lock")
+    assert file.read_bytes() == ODD
+    file.write_bytes(b"0 1 * * * tr -d '\\r'\n")  # nothing that could be meant otherwise
+    cron.change_crontab(add, tmp_path / "lock")
+    assert file.read_bytes().endswith(LINE)
+
+
 def test_a_try_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     env = {"HOME": str(tmp_path), "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}
