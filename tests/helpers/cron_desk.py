@@ -35,6 +35,7 @@ class CronDesk:
 
     def __init__(self, worker: LocalWorker) -> None:
         self.worker = worker
+        self.cron_path = "/usr/bin:/bin"
         self.home = worker.root / "home"
         self.bin = worker.root / "bin"
         self.file = worker.root / "crontab"
@@ -119,7 +120,7 @@ class CronDesk:
     def look(self) -> subprocess.CompletedProcess[str]:
         """Cron comes by."""
         command = self.command()
-        env = {"HOME": str(self.home), "LOGNAME": "root", "PATH": "/usr/bin:/bin"}
+        env = {"HOME": str(self.home), "LOGNAME": "root", "PATH": self.cron_path}
         return subprocess.run(
             ["/bin/sh", "-c", command],
             cwd=self.home,
