@@ -44,6 +44,7 @@ NEEDS = {
     "fake_gpus": "rig hosts whose nvidia-smi tells of cards",
     "git": "git",
     "rsync": "rsync",
+    "chromium": "Chromium, which shows pages without a window",
 }
 ON_RIG = {"rig", "sshd", "jump_host", "docker", "fake_gpus"}
 FOLDERS = ["unit", "contract", "system", "faults"]
@@ -320,6 +321,12 @@ def git(request: pytest.FixtureRequest) -> str:
 def rsync(request: pytest.FixtureRequest) -> str:
     """rsync's path."""
     return _find_tool(request.config, "rsync")
+
+
+@pytest.fixture(scope="session")
+def chromium(request: pytest.FixtureRequest) -> str:
+    """Chromium's path."""
+    return _find_tool(request.config, "chromium")
 
 
 @pytest.fixture(scope="session")

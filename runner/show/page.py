@@ -6,7 +6,9 @@ its style, should anything get through.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from runner import __version__, states
 from runner.comparing import bootstrap
@@ -100,7 +102,7 @@ def page(found: Comparison, now: float) -> str:
         element("h2", "Seeds"),
         _seeds(found),
         element("h2", "Configurations"),
-        *[_configuration(found, group) for group in found.groups],
+        *_configurations(found),
         _footer(now),
     )
     document = element("html", element("head", head), body, lang="en")
@@ -186,18 +188,34 @@ def _state(seed: Seed) -> str:
     return joined(shown, *more)
 
 
-def _configuration(found: Comparison, group: Summary) -> Markup:
-    """What a group is, with what it does not share with the others first."""
-    each, differ = group.configuration, found.differences.params
-    names = sorted(each.params, key=lambda name: (name not in differ, name))
-    words = [
-        element("strong", f"{name}={value_text(each.params[name])}")
-        if name in differ
-        else f"{name}={value_text(each.params[name])}"
-        for name in names
-    ]
-    spaced = [piece for word in words for piece in (word, "  ")][:-1]
-    return element("p", configuration_text(group), element("br"), joined(*spaced))
+def _configurations(found: Comparison) -> list[Markup]:
+    """What each group is; what all have alike stands once, behind what tells them apart."""
+    tables = [group.configuration.params for group in found.groups]
+    alike = {
+        name: value
+        for name, value in tables[0].items()
+        if all(name in each and each[name] == value for each in tables)
+    }
+    if len(tables) == 1:
+        return [_configuration(found.groups[0], alike)]
+    parts = []
+    for group, table in zip(found.groups, tables, strict=True):
+        parts.append(
+            _configuration(group, {k: v for k, v in table.items() if k not in alike}, own=True)
+        )
+    if alike:
+        parts.append(element("p", "alike: ", _words(alike), class_="dim"))
+    return parts
+
+
+def _configuration(group: Summary, params: Mapping[str, Any], *, own: bool = False) -> Markup:
+    """A line of what it is, and one of parameters; own: they tell it from the others."""
+    shown = [element("br"), element("strong", _words(params)) if own else _words(params)]
+    return element("p", configuration_text(group), *(shown if params else []))
+
+
+def _words(params: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name}={value_text(params[name])}" for name in sorted(params))
 
 
 def _footer(now: float) -> Markup:

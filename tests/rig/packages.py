@@ -18,6 +18,7 @@ PACKAGES = {
     "/usr/bin/zsh": "zsh",
     "/usr/bin/fish": "fish",
     "/usr/bin/tcsh": "tcsh",
+    "chromium": "chromium",
     "crontab": "cron",
     "debootstrap": "debootstrap",
     "dockerd": "docker.io",

@@ -76,6 +76,18 @@ def test_a_page_holds_all_there_is_and_reaches_nowhere() -> None:
         assert each.run.id in reader.words
 
 
+def test_what_all_groups_have_alike_stands_once() -> None:
+    runs = [
+        dataclasses.replace(each, run=each.run._replace(params={**each.run.params, "gamma": 0.99}))
+        for each in [*HIGH, *LOW]
+    ]
+    words = read(page(compared(runs), NOW)).words.partition("Configurations")[2]
+    assert words.count("gamma=0.99") == 1 and words.index("alike: ") < words.index("gamma")
+    assert words.index("lr=3e-4") < words.index("lr=1e-3") < words.index("alike: ")
+    alone = read(page(compared(runs[: len(HIGH)]), NOW)).words.partition("Configurations")[2]
+    assert "gamma=0.99  lr=3e-4" in alone and "alike" not in alone
+
+
 def test_what_a_job_said_stays_text() -> None:
     run = dataclasses.replace(
         HIGH[0], run=HIGH[0].run._replace(params={EVIL: EVIL, "seed": 1}, job=EVIL), host=EVIL
