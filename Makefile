@@ -78,6 +78,7 @@ bench: .venv/.test
 	$(venv) benchmarks/bench_start.py
 	$(venv) benchmarks/bench_cancel.py
 	$(venv) benchmarks/bench_dispatch.py
+	$(venv) benchmarks/bench_views.py
 	@$(rig) packages
 	$(venv) benchmarks/over_ssh.py
 

@@ -14,6 +14,8 @@ import plain
 FORMAT = 1
 SPARE_BYTES = 4096
 MAX_RECORD = 64 << 20
+_USUAL = 64 * 1024
+"""What is read at once: room for the largest is not made for each of thousands of small ones."""
 MAX_LINE = 64 * 1024
 """Far above the 4 KiB a progress line may have."""
 
@@ -22,7 +24,10 @@ def read(path: str) -> Optional[Dict[str, Any]]:
     """The record in a file, or None when there is none or it is not one."""
     try:
         with open(plain.open_file(path), "rb") as file:
-            body = json.loads(file.read(MAX_RECORD))
+            data = file.read(_USUAL)
+            if len(data) == _USUAL:
+                data += file.read(MAX_RECORD - _USUAL)
+        body = json.loads(data)
     except (FileNotFoundError, ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None

@@ -27,6 +27,7 @@ import bench_pull  # noqa: E402
 import bench_queue  # noqa: E402
 import bench_submit  # noqa: E402
 import bench_tail  # noqa: E402
+import bench_views  # noqa: E402
 import far  # noqa: E402
 import figures  # noqa: E402
 import kill_dqn  # noqa: E402
@@ -270,3 +271,11 @@ def test_every_benchmark_over_ssh_is_run_and_has_its_place_in_the_document() -> 
     assert all(f"bench_{name}.py" in page for name in over)
     with pytest.raises(SystemExit, match="no such benchmark"):
         over_ssh.main(["nonsense"])
+
+
+def test_growth_is_of_cpu_time_round_by_round() -> None:
+    few = [pairs.Sample(9.0, 0.1), pairs.Sample(9.0, 0.2)]
+    many = [pairs.Sample(1.0, 0.3), pairs.Sample(1.0, 0.8)]
+    found = pairs.Pairs("views", {"runner ps, 10 runs": few, "runner ps, 50 runs": many})
+    (row,) = bench_views.grown(found, ["runner ps"], 50)
+    assert row.values == pytest.approx([3.0, 4.0]) and row.at_most == 5.0

@@ -190,3 +190,10 @@ def test_where_no_inode_is_left_locks_logs_and_marks_do_without(tmp_path: Path) 
         records.make_mark(mark, cache, [str(place / "none"), cache])
         records.make_mark(mark, cache, [])
         assert os.path.exists(mark) and not os.path.exists(cache)
+
+
+def test_a_record_of_any_length_is_read_whole(tmp_path: Path) -> None:
+    path = str(tmp_path / "r.json")
+    for length in (records._USUAL - 9, records._USUAL - 8, records._USUAL, 5 * records._USUAL):
+        records.write(path, {"a": "x" * length})
+        assert records.read(path) == {"a": "x" * length}
