@@ -32,6 +32,8 @@ class Asked:
     """None: the last that all can be compared at."""
     lower: bool = False
     """Smaller values are better."""
+    pool_code: bool = False
+    """Runs that differ in their code alone are of one group."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def compare(ctx: Context, words: Sequence[str], asked: Asked | None = None) -> C
         metric,
         step=asked.step,
         lower=asked.lower,
+        pool_code=asked.pool_code,
         gone=[*gone, *(run for run in lost if run not in gone)],
     )
     if found is None:

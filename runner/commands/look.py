@@ -159,6 +159,7 @@ def plot(words: Sequence[str], target: str | None, as_json: bool, colour: str) -
 @click.option("--metric", metavar="NAME", help="What to compare, if not the jobs' own metric.")
 @click.option("--at", "step", metavar="STEP", help="Compare at this step, not the last common one.")
 @click.option("--lower", is_flag=True, help="Smaller values are better.")
+@click.option("--pool-code", is_flag=True, help="Runs that differ in code alone are one group.")
 @click.option("--out", "target", metavar="F", help="Write a page (F.html) or a picture (F.png).")
 @output_options
 def compare(
@@ -166,6 +167,7 @@ def compare(
     metric: str | None,
     step: str | None,
     lower: bool,
+    pool_code: bool,
     target: str | None,
     as_json: bool,
     colour: str,
@@ -187,7 +189,8 @@ def compare(
         plots.check_target(Path(target), (".html", ".png"))
     from runner.app import compare as use
 
-    asked = use.Asked(metric or None, None if step is None else read_step(step), lower)
+    at = None if step is None else read_step(step)
+    asked = use.Asked(metric or None, at, lower, pool_code)
     out = open_output(as_json, colour)
     found = use.compare(open_project(out), words, asked)
     out.compared(found)

@@ -111,13 +111,14 @@ def compare(
     step: int | None = None,
     lower: bool = False,
     gone: Sequence[str] = (),
+    pool_code: bool = False,
 ) -> Comparison | None:
     """The comparison at a step, or at the last one that all can be compared at.
 
-    None where no run has a value by then.
+    pool_code: as of `group_runs`. None where no run has a value by then.
     """
     by_id = {each.run.id: each for each in series}
-    found = group_runs([each.run for each in series])
+    found = group_runs([each.run for each in series], pool_code=pool_code)
     members = [[by_id[run.id] for run in group.runs] for group in found]
     at = step if step is not None else common_step(members)
     if at is None:

@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.wire import RunStatus
@@ -33,6 +33,8 @@ class Configuration:
     snapshot: str | None
     code: str
     """The code for people: a commit and how much was edited, else the snapshot's digest."""
+    pooled: tuple[str, ...] = ()
+    """Of a group whose runs have several codes, taken together as asked: these, for people."""
 
 
 @dataclass(frozen=True)
@@ -93,17 +95,36 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def group_runs(runs: Iterable[RunStatus]) -> list[Group]:
-    """The groups in the order of their first runs, each labelled by what tells it apart."""
+def group_runs(runs: Iterable[RunStatus], *, pool_code: bool = False) -> list[Group]:
+    """The groups in the order of their first runs, each labelled by what tells it apart.
+
+    pool_code: runs that differ in their code alone are of one group.
+    """
     found: dict[str, tuple[Configuration, list[RunStatus]]] = {}
     for run in runs:
         configuration = configuration_of(run)
-        found.setdefault(_key(configuration), (configuration, []))[1].append(run)
+        key = _key(replace(configuration, snapshot=None) if pool_code else configuration)
+        found.setdefault(key, (configuration, []))[1].append(run)
+    found = {key: (_pooled(each, members), members) for key, (each, members) in found.items()}
     labels = _labels([configuration for configuration, _ in found.values()])
     return [
         Group(label, configuration, tuple(members))
         for label, (configuration, members) in zip(labels, found.values(), strict=True)
     ]
+
+
+def _pooled(found: Configuration, members: Sequence[RunStatus]) -> Configuration:
+    """The same where all have one code; else with all of them, by which groups can be told apart
+    as by one.
+    """
+    codes = {str(run.snapshot): code_text(run) for run in members}
+    if len(codes) < 2:
+        return found
+    texts = tuple(codes.values())
+    if len(set(texts)) < len(texts):  # commits alike, with other edits
+        texts = tuple(f"{text} ({snapshot[:7]})" for snapshot, text in codes.items())
+    snapshot = " ".join(sorted(codes))
+    return replace(found, snapshot=snapshot, code=f"{len(texts)} codes", pooled=texts)
 
 
 def _labels(found: Sequence[Configuration]) -> list[str]:

@@ -1,11 +1,12 @@
 """A comparison as lines of text and as a document (pure).
 
 `compare`: metric at_step lower_is_better confidence resamples decided_below_p groups[{label job
-params{} nproc image snapshot code iqm{value, interval} mean{…} worst best iqm_if_missing_were_worst
-seeds[{run, host, seed, use, score, state, outcome, cause, step, problem}]}] pairs[{better, than,
-probability, interval, p, decided, more_seeds_of_each, probability_if_missing_were_worst, differ{}}]
-differ{job, params{}, nproc, images[], codes[]} gone[] hosts[]. `use` is counted, missing or
-same-seed; better and than count the groups from 0; an interval is null where seeds are too few.
+params{} nproc image snapshot code pooled_codes[] iqm{value, interval} mean{…} worst best
+iqm_if_missing_were_worst seeds[{run, host, seed, use, score, state, outcome, cause, step, problem}]
+}] pairs[{better, than, probability, interval, p, decided, more_seeds_of_each,
+probability_if_missing_were_worst, differ{}}] differ{job, params{}, nproc, images[], codes[]} gone[]
+hosts[]. `use` is counted, missing or same-seed; better and than count the groups from 0; an
+interval is null where seeds are too few.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from runner.app.reports import CompareReport
 
 MOST_MISSING = 6
+MOST_CODES = 4
 _PERCENT = round(bootstrap.CONFIDENCE * 100)
 
 
@@ -106,6 +108,7 @@ def sentences(found: Comparison) -> list[str]:
     lines = []
     for pair in found.pairs:
         lines += pair_sentences(found, pair)
+    lines += pooled_sentences(found)
     if any(len(group.counted) < bootstrap.LEAST_SEEDS for group in found.groups):
         lines.append(f"Fewer than {bootstrap.LEAST_SEEDS} seeds give no interval.")
     return lines + missing_sentences(found) + [*_same_seeds(found), difference_sentence(found)]
@@ -196,6 +199,16 @@ def _same_seeds(found: Comparison) -> list[str]:
     return [f"Not counted, the same seed being there twice: {some(twice, MOST_MISSING)}."]
 
 
+def pooled_sentences(found: Comparison) -> list[str]:
+    """Which groups hold runs of several codes, as `--pool-code` asked for."""
+    return [
+        f"{group.label} holds runs of {len(codes)} codes, as asked: {some(codes, MOST_CODES)}. "
+        "What these differ by is counted as chance."
+        for group in found.groups
+        if (codes := group.configuration.pooled)
+    ]
+
+
 def difference_sentence(found: Comparison) -> str:
     """`Same code, same image; they differ in lr alone.`"""
     differ = found.differences
@@ -203,7 +216,9 @@ def difference_sentence(found: Comparison) -> str:
         return f"One configuration: {configuration_text(found.groups[0])}."
     code = "code differs" if differ.codes else "same code"
     image = f"images {' and '.join(differ.images)}" if differ.images else "same image"
-    if differ.codes:
+    if not differ.codes and any(group.configuration.pooled for group in found.groups):
+        code = "the same codes"
+    if differ.codes and not any(group.configuration.pooled for group in found.groups):
         code += f" ({', '.join(code for code in dict.fromkeys(differ.codes) if code) or 'edited'})"
     names = difference_names(differ)
     if not names:
@@ -223,7 +238,8 @@ def configuration_text(group: Summary) -> str:
     """`dqn  code main@4f2c91a  image torch-2.6`."""
     found = group.configuration
     parts = [found.job]
-    parts += [f"code {found.code}"] if found.code else []
+    if found.code:
+        parts += [found.code if found.pooled else f"code {found.code}"]
     parts += [f"image {found.image}"] if found.image else []
     return ", ".join(parts)
 
@@ -267,8 +283,9 @@ def _group(found: Comparison, group: Summary) -> dict[str, Any]:
         "params": dict(each.params),
         "nproc": each.nproc,
         "image": each.image,
-        "snapshot": each.snapshot,
+        "snapshot": None if each.pooled else each.snapshot,
         "code": each.code,
+        "pooled_codes": list(each.pooled),
         "iqm": _estimate(group.iqm),
         "mean": _estimate(group.mean),
         "worst": scores[0] if scores else None,

@@ -131,6 +131,15 @@ def test_code_that_changed_makes_another_group(
     first, second = (group.label for group in found.groups)
     assert first.startswith("code ") and second.startswith("code ") and first != second
     assert compare_lines(found)[-1].startswith("Code differs (")
+    done = cli(shared_worker, *sweeps, again, "--pool-code")
+    text = done.stdout.decode()
+    assert "lr=1.0 holds runs of 2 codes, as asked: " in text
+    assert "What these differ by is counted as chance." in text
+    assert "Not counted, the same seed being there twice: " in text
+    assert text.splitlines()[-1] == "Code differs, same image; they differ in lr alone."
+    body = json.loads(cli(shared_worker, *sweeps, again, "--pool-code", "--json").stdout)
+    assert [len(group["pooled_codes"]) for group in body["groups"]] == [2, 0]
+    assert [group["snapshot"] is None for group in body["groups"]] == [True, False]
     shared_worker.file("agents/toy.py", JOB)
 
 

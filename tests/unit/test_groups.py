@@ -82,6 +82,27 @@ def test_a_whole_sweep_tells_which_of_its_runs_are_gone() -> None:
     assert len(gaps(["s-1.1", "s-1.999999"])) < 10_000
 
 
+def test_code_alone_can_be_pooled_and_is_named() -> None:
+    def code(commit: str) -> dict[str, Any]:
+        return {"commit": commit * 8, "branch": "main"}
+
+    runs = [
+        run("a", params={"lr": 1.0}, snapshot="1" * 64, code=code("a")),
+        run("b", params={"lr": 1.0}, snapshot="2" * 64, code=code("b")),
+        run("c", params={"lr": 2.0}, snapshot="1" * 64, code=code("a")),
+        run("d", params={"lr": 1.0}, snapshot="3" * 64, code=code("b")),
+    ]
+    assert len(group_runs(runs)) == 4
+    first, second = group_runs(runs, pool_code=True)
+    assert ([each.id for each in first.runs], first.label) == (["a", "b", "d"], "lr=1.0")
+    pooled = ("main@aaaaaaa (1111111)", "main@bbbbbbb (2222222)", "main@bbbbbbb (3333333)")
+    assert (first.configuration.pooled, first.configuration.code) == (pooled, "3 codes")
+    assert second.configuration.pooled == () and second.configuration.code == "main@aaaaaaa"
+    assert differences([first.configuration, second.configuration]).codes
+    other = run("e", params={"lr": 1.0}, snapshot="1" * 64, image="x", code=code("a"))
+    assert len(group_runs([*runs, other], pool_code=True)) == 3, "an image is not pooled"
+
+
 def test_values_are_written_as_they_are_typed() -> None:
     texts = [value_text(value) for value in (3e-4, 0.5, 10.0, 1e6, True, None, "a", [1], 1e300)]
     assert texts == ["3e-4", "0.5", "10.0", "1e6", "true", "null", "a", "[1]", "1e300"]
