@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from runner.app.results import Contact, Curve, Listing, RunOnHost
+from runner.app.results import Chosen, Contact, Curve, Listing, RunOnHost
 from runner.errors import OutputError, RunFailed, RunnerError, SpecError
 from runner.fields import type_name
 from runner.model import Host, JobSpec
@@ -153,20 +153,31 @@ class Output:
             self.report.note(f"new    {', '.join(names)}")
         self.report.note(f"{report.runs_text}; nothing was sent")
 
-    def listing(self, found: Listing, *, everyone: bool = False) -> None:
+    def listing(self, found: Listing, chosen: Chosen | None = None) -> None:
         """Runs as a table; which hosts did not answer goes to stderr."""
+        chosen = chosen or Chosen()
         if self._json:
             self.document(documents.listing(found))
         elif found.runs:
-            rows, right = run_rows(found.runs, self._clock(), everyone=everyone)
+            scores = found.scores if chosen.ended else None
+            rows, right = run_rows(
+                found.runs, self._clock(), everyone=chosen.everyone, scores=scores
+            )
             self.table(rows, right)
         elif not any(contact.error for contact in found.hosts):
-            self.report.note("no runs here yet")
+            self.report.note(self._nothing(chosen))
         if found.hidden:
             self.report.note(f"{plural(found.hidden, 'older run')} not shown: runner ps --all")
         for contact in found.hosts:
             if contact.state != "ok":
                 self.warn(self._silence(contact, found.runs))
+
+    def _nothing(self, chosen: Chosen) -> str:
+        """Why a listing is empty."""
+        if chosen.since is None:
+            return "no run has ended yet" if chosen.ended else "no runs here yet"
+        what = "no run ended" if chosen.ended else "no run, and none that ended"
+        return f"{what} since {moment(chosen.since, self._clock())}"
 
     def _silence(self, contact: Contact, runs: Iterable[RunOnHost]) -> str:
         """What is known of a host that did not answer."""

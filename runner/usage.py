@@ -10,7 +10,6 @@ import click
 from runner.errors import SpecError
 
 LATER_COMMANDS = ("keep", "top", "notify")
-LATER_OPTIONS = ("--ended", "--since")
 _MEANT = {
     "ssh": "shell or ssh-config",
     "exec": "shell",
@@ -103,8 +102,6 @@ def usage_error(error: click.UsageError) -> SpecError:
 
 
 def _no_option(error: click.NoSuchOption, path: str) -> str:
-    if error.option_name in LATER_OPTIONS:
-        return f"{error.option_name} is not in this version yet"
     from runner.fields import near
 
     # Click counts the dashes, too: to it --foo is like --color

@@ -133,18 +133,23 @@ def run_agent(
                     time.sleep(MONITOR_S)
                 if len(args) < 2:
                     options["timeout"] = grace_s()
+                note_ends()
                 close(*args, **options)
+                note_ends()
 
             context._close = close_quietly
             return started
 
     def note_ends(*_: Any) -> None:
-        """When each rank ended, to the millisecond: the agent looks ten times a second only."""
+        """When each rank ended, to the millisecond: the agent looks ten times a second only, and
+        what it says itself (failure.timestamp) is cut to whole seconds."""
         context = agent._pcontext
-        for rank, pid in context.pids().items() if context is not None else ():
-            code = _ended(pid)
+        for rank, handler in context.subprocess_handlers.items() if context is not None else ():
+            code = _ended(handler.proc.pid)
+            if code is None:
+                code = handler.proc.returncode  # the agent was quicker to reap it
             if code is not None:
-                ends.setdefault(int(rank), (code, time.time()))
+                ends.setdefault(int(rank), (int(code), time.time()))
 
     spec = WorkerSpec(
         role="default",
@@ -187,14 +192,13 @@ def run_plain(command: List[str], nproc: int, port: int, stop: str) -> Dict[int,
     while len(ends) < nproc:
         note_ends()
         if any(code for code, _ in ends.values()) and not os.path.exists(stop):
-            others = [process for rank, process in ranks.items() if rank not in ends]
+            # by pid: Popen's own way would reap a rank that has just ended, its end unseen
+            others = {rank: process.pid for rank, process in ranks.items() if rank not in ends}
             if not failed_at:
                 failed_at = time.monotonic()
-                for process in others:
-                    process.send_signal(signal.SIGTERM)
+                _send(others, signal.SIGTERM)
             elif time.monotonic() - failed_at > grace_s():
-                for process in others:
-                    process.kill()
+                _send(others, signal.SIGKILL)
         time.sleep(MONITOR_S)
     for process in ranks.values():
         process.wait()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
+from runner import states
 from runner.wire import RunStatus
 
 
@@ -70,6 +71,33 @@ class RunOnHost:
         return self.contact.host
 
 
+class Chosen(NamedTuple):
+    """Which runs are listed."""
+
+    everyone: bool = False
+    """Those of every project, and every ended one."""
+    ended: bool = False
+    """Ended ones alone."""
+    since: float | None = None
+    """What ended since then (seconds since the epoch, our clock), or has not ended."""
+
+    def takes(self, status: RunStatus, skew_s: float = 0.0) -> bool:
+        """Whether a run is one of them; skew_s: its worker's clock minus ours."""
+        if status.state != states.ENDED:
+            return not self.ended
+        return self.since is None or (status.ended_at or 0.0) - skew_s >= self.since
+
+
+class SweepScore(NamedTuple):
+    """What the runs of a sweep that has ended reached, by their last values."""
+
+    iqm: float
+    seeds: int
+    ended_at: float
+    before: SweepScore | None = None
+    """The same of the sweep before, of the same schedule or name."""
+
+
 @dataclass(frozen=True)
 class Listing:
     """Runs of several hosts, and which of those answered."""
@@ -78,6 +106,8 @@ class Listing:
     hosts: tuple[Contact, ...]
     hidden: int = 0
     """Older ended runs that are not among them."""
+    scores: Mapping[str, SweepScore] = field(default_factory=dict)
+    """By sweep, where ended runs alone were asked for."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from runner.app.context import (
     unread,
 )
 from runner.app.many import on_hosts
-from runner.app.results import Contact, Curve, Listing, RunOnHost
+from runner.app.results import Chosen, Contact, Curve, Listing, RunOnHost, SweepScore
 from runner.endpoint import Worker
 from runner.errors import (
     HostError,
@@ -42,7 +42,8 @@ _TOLD = (Unreachable, ProvisionError)
 """What a listing can say in a line. A changed key, asked for by the host's name, is raised."""
 CURVE_POINTS = 2000
 RECENT = 20
-"""Ended runs of a host that are listed; it tells as many itself."""
+RECENT_SINCE = 2000
+"""Ended runs of a host that are listed, also where a time was named; it tells as many itself."""
 
 
 @dataclass(frozen=True)
@@ -67,20 +68,24 @@ def list_runs(
     host: str | None = None,
     everyone: bool = False,
     *,
+    chosen: Chosen | None = None,
     what: str = "ps",
     patient: bool = False,
 ) -> Listing:
     """Runs of this project (or of all, with `everyone`) as their hosts tell them now.
 
-    A host that does not answer is named, and its runs come as last seen. A run that two host files
-    lead to comes once, with the first of them. what, patient: as of `on_hosts`.
+    chosen: which of them, in place of `everyone`. A host that does not answer is named, and its
+    runs come as last seen. A run that two host files lead to comes once, with the first of them.
+    what, patient: as of `on_hosts`.
     """
+    chosen = chosen or Chosen(everyone)
+    everyone = chosen.everyone
     asked = [ctx.host(host)] if host else list(ctx.hosts.values())
     answers = on_hosts(
         ctx,
         asked,
         lambda each, connect: retrying.look(
-            ctx.report, connect, lambda worker: _ask(ctx, worker, everyone)
+            ctx.report, connect, lambda worker: _ask(ctx, worker, chosen)
         ),
         what=what,
         patient=patient,
@@ -107,18 +112,30 @@ def list_runs(
                 ctx.report.note(f"{each.name} tells of {status.id}, which is on another host")
             elif status.id not in runs:
                 runs[status.id] = remembered(ctx, status, found.contact)
-    records = ctx.store.records() if quiet else []
+    records = ctx.store.records() if quiet or chosen.ended else []
     for each, error in quiet:
         contacts.append(contact_last_seen(each, error, records))
-        mute = last_seen_on(ctx, each, error, records, everyone=everyone)
-        shown = mute if everyone else _recent(mute)
+        told = last_seen_on(ctx, each, error, records, everyone=everyone)
+        mute = [run for run in told if chosen.takes(run.status)]
+        most = RECENT if chosen.since is None else RECENT_SINCE
+        shown = mute if everyone else _recent(mute, most)
         hidden += len(mute) - len(shown)
         for run in shown:
             runs.setdefault(run.id, run)
     for run in _unsubmitted(ctx, host, everyone):
-        runs.setdefault(run.id, run)
+        if chosen.takes(run.status):
+            runs.setdefault(run.id, run)
     listed = sorted(runs.values(), key=lambda run: (run.status.submitted_at or 0, run.id))
-    return Listing(tuple(listed), tuple(contacts), hidden)
+    return Listing(
+        tuple(listed), tuple(contacts), hidden, _scores(listed, records) if chosen.ended else {}
+    )
+
+
+def _scores(listed: Sequence[RunOnHost], records: Sequence[Record]) -> Mapping[str, SweepScore]:
+    """Of the sweeps listed; few commands need what computes them."""
+    from runner.app.earlier import scores
+
+    return scores(listed, records)
 
 
 def _unsubmitted(ctx: Context, host: str | None, everyone: bool) -> list[RunOnHost]:
@@ -284,11 +301,16 @@ def _points(
     )
 
 
-def _ask(ctx: Context, worker: Worker, everyone: bool) -> _Told:
-    project = None if everyone else ctx.project.id
-    reply, rows = worker.call("runs", project=project, all=everyone)
+def _ask(ctx: Context, worker: Worker, chosen: Chosen) -> _Told:
+    project = None if chosen.everyone else ctx.project.id
+    wanted: dict[str, Any] = {"ended": True} if chosen.ended else {}
+    if chosen.since is not None:
+        wanted["since"] = chosen.since + worker.clock_skew_s
+    reply, rows = worker.call("runs", project=project, all=chosen.everyone, **wanted)
     hidden: Any = reply.get("hidden")
     statuses = [read_status(row, worker.host.name) for row in rows]
+    # an older worker tells of all
+    statuses = [status for status in statuses if chosen.takes(status, worker.clock_skew_s)]
     return _Told(statuses, contact_of(ctx, worker), int(hidden) if is_number(hidden) else 0)
 
 
@@ -323,10 +345,10 @@ def last_seen_on(
     ]
 
 
-def _recent(found: Sequence[RunOnHost]) -> list[RunOnHost]:
+def _recent(found: Sequence[RunOnHost], most: int) -> list[RunOnHost]:
     """Those that have not ended and the last ended ones, as a host that answers tells of."""
     ended = [run.id for run in found if run.status.state == states.ENDED]
-    old = set(ended[:-RECENT])
+    old = set(ended[:-most])
     return [run for run in found if run.id not in old]
 
 

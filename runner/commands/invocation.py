@@ -82,6 +82,19 @@ def read_duration(option: str, text: str) -> float:
         raise SpecError(f"{option} is {said(text)}; {error}") from error
 
 
+def read_since(text: str) -> float:
+    """Seconds since the epoch. Raises SpecError."""
+    import time
+
+    from runner.fields import said
+    from runner.moments import parse_since
+
+    try:
+        return parse_since(text, time.time())
+    except ValueError as error:
+        raise SpecError(f"--since is {said(text)}; {error}") from error
+
+
 def read_step(text: str) -> int:
     """A step as people type it: 50_000, 50k, 2e6, 1.5M."""
     from runner.fields import said

@@ -12,6 +12,7 @@ from runner.commands.invocation import (
     open_project,
     read_duration,
     read_keys,
+    read_since,
     read_step,
     require_runs,
     wait_for,
@@ -23,8 +24,17 @@ from runner.usage import output_options
 @click.command()
 @click.argument("words", metavar="[host=H]", nargs=-1)
 @click.option("--all", "everyone", is_flag=True, help="Every ended run too, and other projects.")
+@click.option("--ended", is_flag=True, help="Only what has ended, and what sweeps reached.")
+@click.option("--since", metavar="TIME", help="Not what ended before: yesterday, mon, 02:30, 12h.")
 @output_options
-def ps(words: Sequence[str], everyone: bool, as_json: bool, colour: str) -> int:
+def ps(
+    words: Sequence[str],
+    everyone: bool,
+    ended: bool,
+    since: str | None,
+    as_json: bool,
+    colour: str,
+) -> int:
     """List runs and their states, over all hosts.
 
     A host that does not answer is named on stderr, its runs as last seen; then 3 is the status, as
@@ -32,10 +42,12 @@ def ps(words: Sequence[str], everyone: bool, as_json: bool, colour: str) -> int:
     """
     keys = read_keys(words, "host")
     from runner.app import runs
+    from runner.app.results import Chosen
 
+    chosen = Chosen(everyone, ended, None if since is None else read_since(since))
     out = open_output(as_json, colour)
-    found = runs.list_runs(open_project(out), keys.get("host"), everyone)
-    out.listing(found, everyone=everyone)
+    found = runs.list_runs(open_project(out), keys.get("host"), chosen=chosen)
+    out.listing(found, chosen)
     silent = {contact.host for contact in found.hosts if contact.state == "unreachable"}
     alive = any(
         run.contact.state != "ok" and run.status.state != "ended" and run.host not in silent

@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner import states
-from runner.app.results import RunOnHost
+from runner.app.results import RunOnHost, SweepScore
 from runner.metrics import metric_of
 from runner.show.readings import (
     COLOURS,
@@ -23,7 +23,7 @@ from runner.show.readings import (
     time_left,
 )
 from runner.show.screen import Paint, escaped
-from runner.show.units import ago, duration, number, steps
+from runner.show.units import ago, duration, moment, number, steps
 from runner.wire import RunStatus
 
 MOST_MEMBERS = 20
@@ -34,19 +34,29 @@ _NEAR_SHARE = 0.1
 
 
 def run_rows(
-    runs: Sequence[RunOnHost], now: float, *, everyone: bool = False
+    runs: Sequence[RunOnHost],
+    now: float,
+    *,
+    everyone: bool = False,
+    scores: Mapping[str, SweepScore] | None = None,
 ) -> tuple[list[list[Any]], tuple[int, ...]]:
     """The table of `ps` and which of its columns hold numbers.
 
     A sweep's runs stand together under a line of their own, in the place of the first; `everyone`
-    names each, and the projects.
+    names each, and the projects. scores, of ended runs alone: what sweeps reached; of these only
+    the runs that are not done have lines, and when each ended is told.
     """
-    head = ["RUN", "STATE", "HOST", "GPU", "STEPS", "", "RETURN", "TIME", "NOTE"]
+    when = "TIME" if scores is None else "ENDED"
+    head = ["RUN", "STATE", "HOST", "GPU", "STEPS", "", "RETURN", when, "NOTE"]
     if everyone:
         head.insert(1, "PROJECT")
     rows: list[list[Any]] = [head]
     for group in _groups(runs):
-        added = _group_rows(group, now, everyone)
+        added = (
+            _group_rows(group, now, everyone)
+            if scores is None
+            else _ended_rows(group, now, everyone, scores)
+        )
         if everyone:
             project = str(group[0].status.project.get("name", "-"))
             for row in added:
@@ -106,6 +116,46 @@ def _group_rows(group: Sequence[RunOnHost], now: float, everyone: bool) -> list[
         note = ", ".join(f"{count} {word}" for word, count in words.items())
         rows.append(["  …", "", "", "", "", "", "", "", note])
     return rows
+
+
+def _ended_rows(
+    group: Sequence[RunOnHost], now: float, everyone: bool, scores: Mapping[str, SweepScore]
+) -> list[list[Any]]:
+    """A run with when it ended; of a sweep what it reached, and what is not done."""
+    sweep = group[0].status.sweep
+    shown = [r for r in group if everyone or not sweep or r.status.outcome != states.DONE]
+    rows = _group_rows(group, now, True) if sweep else []
+    line = rows[:1]
+    if line:
+        ended = max((run.status.ended_at or 0.0 for run in group), default=0.0)
+        name = str(line[0][-1])
+        line[0][-2:] = [
+            moment(ended, now),
+            "; ".join(filter(None, [name, _reached(sweep, scores, now)])),
+        ]
+    named = not sweep or not line[0][-1]
+    differs = differing(group) if sweep else ()
+    for run in shown:
+        row = _row(run, now, member=bool(sweep), named=named, differs=differs)
+        row[-2] = moment(run.status.ended_at, now)
+        line.append(row)
+    return line
+
+
+def _reached(sweep: str | None, scores: Mapping[str, SweepScore], now: float) -> str:
+    """`IQM 487 (494 on Mon)`."""
+    score = scores.get(sweep or "")
+    if score is None:
+        return ""
+    before = score.before
+    was = f" ({number(before.iqm)} {_on(before.ended_at, now)})" if before else ""
+    return f"IQM {number(score.iqm)}{was}"
+
+
+def _on(at: float, now: float) -> str:
+    """The day of what was reached before: `today`, `on Mon`, `on 2026-11-03`."""
+    day = moment(at, now).split()[0]
+    return "today" if ":" in day else f"on {day}"
 
 
 def differing(group: Sequence[RunOnHost]) -> tuple[str, ...]:

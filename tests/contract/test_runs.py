@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runner.app import context, runs
+from runner.app import context, results, runs
 from runner.app.runs import RunRef
 from runner.errors import HostError, NotFound, SpecError
 from tests.helpers.link import Link, make_link
@@ -236,3 +237,40 @@ def test_a_host_file_that_is_wrong_stops_no_other_host(local_worker: LocalWorker
     assert "hosts/bad.toml" in str(told["bad"].error)
     with pytest.raises(SpecError, match=r"hosts/bad\.toml"):
         local_worker.ctx.host("bad")
+
+
+def test_what_ended_since(shared_worker: LocalWorker, made: dict[str, str]) -> None:
+    ends = [float(shared_worker.state(run)["ended_at"]) for run in made.values()]
+    live = shared_worker.python("import time; time.sleep(600)")
+    shared_worker.until(live, "running")
+
+    def listed(**chosen: Any) -> set[str]:
+        chosen_runs = results.Chosen(**chosen)
+        found = runs.list_runs(shared_worker.ctx, "local", chosen=chosen_runs)
+        return {run.id for run in found.runs} & {*made.values(), live}
+
+    assert listed() == {*made.values(), live}
+    assert listed(ended=True) == set(made.values())
+    assert listed(since=max(ends) + 1.0) == {live}
+    # the clocks are the same, and their difference is only estimated
+    assert listed(since=min(ends) - 1.0, ended=True) == set(made.values())
+    shared_worker.cancel(live)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--since", "soon"), "--since is 'soon'; it takes yesterday, mon, 02:30"),
+        (("--since", "2199-01-01"), "--since is '2199-01-01'; that is still to come"),
+    ],
+)
+def test_ps_takes_a_time_people_type(
+    shared_worker: LocalWorker, words: tuple[str, ...], text: str
+) -> None:
+    argv = [sys.executable, "-m", "runner", "ps", *words]
+    env = dict(os.environ, PYTHONPATH=str(ROOT))
+    done = subprocess.run(
+        argv, cwd=shared_worker.project, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and done.stderr.startswith(text), done.stderr
+    assert done.stdout == ""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import front
 import processes
 import pytest
 
@@ -215,6 +218,62 @@ def test_when_one_rank_has_failed_the_others_have_the_runs_grace(
     assert ends["0"]["code"] == -9
     assert 1.9 < ends["0"]["t"] - ends["1"]["t"] < 10
     assert (code / "up-0").exists()
+
+
+UNTOLD = """
+import os, signal, sys, time
+import front
+
+signal.signal = lambda *_: None  # as if each SIGCHLD came too late
+there, runs = os.path.exists, front._runs
+
+def late(path):
+    # asked after the failure was seen, before the others are told to stop
+    if path == sys.argv[3] and not there("go"):
+        open("go", "w").close()
+        while runs(int(open("pid").read())): time.sleep(0.01)
+    return there(path)
+
+os.path.exists = late
+sys.exit(front.main(sys.argv[1:]))
+"""
+
+RANK_0_FOLLOWS = """
+import os, sys, time
+if os.environ["RANK"] == "0":
+    with open("pid.tmp", "w") as file: file.write(str(os.getpid()))
+    os.rename("pid.tmp", "pid")
+    while not os.path.exists("go"): time.sleep(0.01)
+    sys.exit(9)
+while not os.path.exists("pid"): time.sleep(0.01)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_the_end_of_a_rank_that_nobody_was_told_of_is_noted(
+    tmp_path: Path, with_torch: bool
+) -> None:
+    """Its time is the one it was seen at, not cut to whole seconds, so that the first failure is
+    the first; and nobody waits for a rank that was reaped unseen."""
+    (tmp_path / "rank.py").write_text(RANK_0_FOLLOWS)
+    (tmp_path / "hide/torch").mkdir(parents=True)
+    (tmp_path / "hide/torch/__init__.py").write_text("raise ImportError('hidden')\n")
+    path = [str(Path(front.__file__).parent), *([] if with_torch else [str(tmp_path / "hide")])]
+    argv = ("2", "report", "stop", "torchrun", "--", sys.executable, "rank.py")
+    found = subprocess.run(
+        [sys.executable, "-c", UNTOLD, *argv],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "RUNNER_GRACE_S": "5"},
+        capture_output=True,
+        timeout=120,
+    )
+    ends = read(tmp_path / "report")
+    assert {rank: end["code"] for rank, end in ends.items()} == {"0": 9, "1": 7}
+    assert ends["0"]["t"] % 1 and ends["1"]["t"] % 1
+    if not with_torch:  # torchrun's agent is asked after it has seen both
+        assert ends["1"]["t"] < ends["0"]["t"]
+        assert found.returncode == 7
 
 
 def test_a_program_that_is_not_there_is_named_for_several_ranks_too(

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from runner.app.results import Contact, RunOnHost
+from runner.app.results import Contact, RunOnHost, SweepScore
 from runner.show.rows import ending_line, run_rows
 from runner.show.screen import table
 from runner.show.sheet import status_lines
+from runner.show.units import moment
 from tests.helpers.statuses import NOW, run
 
 
@@ -252,3 +253,34 @@ def test_what_differs_within_a_sweep_tells_its_runs_apart() -> None:
         run(f"cmd-9x2mp.{n}", "running", sweep="cmd-9x2mp", argv=["echo", str(n)]) for n in (1, 2)
     ]
     assert [line.split()[-2:] for line in shown(*commands)[2:]] == [["echo", "1"], ["echo", "2"]]
+
+
+def test_the_morning_after() -> None:
+    night = [
+        run(
+            f"dqn-b2x7m.{number}",
+            "ended",
+            outcome="failed" if number == 3 else "done",
+            cause={"kind": "nan", "text": "nan in loss"} if number == 3 else None,
+            sweep="dqn-b2x7m",
+            name="nightly",
+            ended_at=NOW - 600 * number,
+            step=50_000,
+            params={"seed": number, "steps": 50_000},
+            metrics={"reward": 480.0 + number},
+        )
+        for number in (1, 2, 3)
+    ]
+    alone = run("sac-t0w8e", "ended", outcome="done", ended_at=NOW - 3 * 86_400, pulled=True)
+    before = SweepScore(494.0, 3, NOW - 86_400)
+    scores = {"dqn-b2x7m": SweepScore(481.5, 2, NOW - 600, before)}
+    rows, right = run_rows([*night, alone], NOW, scores=scores)
+    assert [" ".join(line.split()) for line in table(rows, right=right)] == [
+        "RUN STATE HOST STEPS RETURN ENDED NOTE",
+        f"dqn-b2x7m 3 of 3 gpu1 {moment(NOW - 600, NOW)} nightly; "
+        f"IQM 482 (494 on {moment(NOW - 86_400, NOW).split()[0]})",
+        f".3 FAILED gpu1 50k/50k 100% 483 {moment(NOW - 1800, NOW)} seed=3; nan in loss",
+        f"sac-t0w8e DONE gpu1 {moment(NOW - 3 * 86_400, NOW)} pulled",
+    ]
+    everything, _ = run_rows(night, NOW, everyone=True, scores={})
+    assert [row[0] for row in everything] == ["RUN", "dqn-b2x7m", "  .1", "  .2", "  .3"]

@@ -8,14 +8,7 @@ from runner.cli import commands
 
 def test_what_comes_later_is_not_there_yet() -> None:
     now = set(commands.commands)
-    options = {
-        name
-        for command in commands.commands.values()
-        for parameter in command.params
-        for name in parameter.opts
-    }
     assert not now & set(usage.LATER_COMMANDS)
-    assert not options & set(usage.LATER_OPTIONS)
 
 
 def test_complaints_of_click_become_one_line() -> None:

@@ -10,12 +10,16 @@ from runner import states
 from verbs import Call
 
 RECENT = 20
+RECENT_SINCE = 2000
+"""The same where a time was named."""
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """{"ids"?, "project"?, "sweep"?, "all"?: bool, "full"?: bool} → rows; {"hidden": n}.
+    """{"ids"?, "project"?, "sweep"?, "all"?, "full"?, "ended"?, "since"?} → rows; {"hidden": n}.
 
     Without `all`, of the ended ones only the last RECENT come. Ids that are not here are missing.
+    all, full, ended: bool. ended: ended ones alone; since: none that ended before that time, by
+    the clock here.
     """
     workspace = call.workspace
     ids, project, sweep = (request.get(name) for name in ("ids", "project", "sweep"))
@@ -27,13 +31,22 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         if (project is None or spec.get("project", {}).get("id") == project)
         and (sweep is None or spec.get("sweep") == sweep)
     ]
+    if request.get("ended"):
+        chosen = [pair for pair in chosen if pair[1]["state"] == states.ENDED]
+    since = request.get("since")
+    if since is not None:
+        chosen = [pair for pair in chosen if _is_since(pair[1], float(since))]
     chosen.sort(key=lambda pair: (float(pair[0].get("accepted_at", 0)), pair[0]["id"]))
     hidden = 0
     if ids is None and not request.get("all"):
         ended = [pair for pair in chosen if pair[1]["state"] == states.ENDED]
-        old = {pair[0]["id"] for pair in ended[:-RECENT]}
+        old = {pair[0]["id"] for pair in ended[: -(RECENT if since is None else RECENT_SINCE)]}
         hidden = len(old)
         chosen = [pair for pair in chosen if pair[0]["id"] not in old]
     full = bool(request.get("full"))
     call.send_rows([maker.status(spec, state, full).to_json() for spec, state in chosen])
     return {"hidden": hidden}
+
+
+def _is_since(state: Dict[str, Any], since: float) -> bool:
+    return state["state"] != states.ENDED or float(state.get("ended_at") or 0.0) >= since
