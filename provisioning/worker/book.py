@@ -117,7 +117,7 @@ class Book:
         paths = self._workspace.run(spec["id"])
         secrets_store.remove(paths)
         facts.update(state=ENDED, outcome=outcome_of(cause), cause=cause)
-        facts.update(final=progress.last(paths.progress(0)))
+        facts.update(final=progress.said(paths))
         facts["ended_at"] = facts.get("ended_at") or time.time()
         self.put(spec, record, **facts)
         records.drop_spare(paths.state)

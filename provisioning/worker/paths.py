@@ -4,8 +4,8 @@ code/RUN/          the run's own copy of its snapshot
 checkpoints/RUN/   checkpoints
 logs/RUN/          rank-0.log …, progress.jsonl, TensorBoard event files
 runs/RUN/          spec.json, state.json, events.jsonl, cancel, cancel-now,
-                       lock, resume.lock, again.lock, resumes/N.json, attempts/N/;
-                       .del-RUN-PID is one being removed
+                       scalars.json, curves.json, lock, resume.lock, again.lock,
+                       resumes/N.json, attempts/N/; .del-RUN-PID is one being removed
 .home/             HOME of jobs
 .runner/           blobs/, trees/, bundles/, secrets/RUN/NAME, drained, contents.lock; and of a
                        worker: inbox/, wake, queue.json, dispatcher.lock, start.lock …
@@ -120,6 +120,8 @@ class RunPaths:
         self.spec = os.path.join(self.folder, "spec.json")
         self.state = os.path.join(self.folder, "state.json")
         self.events = os.path.join(self.folder, "events.jsonl")
+        self.scalars = os.path.join(self.folder, "scalars.json")
+        self.curves = os.path.join(self.folder, "curves.json")
         self.cancel = os.path.join(self.folder, "cancel")
         self.cancel_now = os.path.join(self.folder, "cancel-now")
         self.lock = os.path.join(self.folder, "lock")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Tuple
 
 import records
+from paths import RunPaths
 from plain import is_number
 
 
@@ -18,6 +19,20 @@ def last(path: str) -> Dict[str, Any]:
             out["t"] = row["t"]
         out["metrics"].update(_numbers(row.get("metrics")))
     return out
+
+
+def said(paths: RunPaths) -> Dict[str, Any]:
+    """The same of a run: by rank 0's lines, or where it writes none by what its launcher read in
+    event files (`scalars.py`)."""
+    found = last(paths.progress(0))
+    if found["step"] is not None or found["metrics"]:
+        return found
+    kept = records.read(paths.scalars) or {}
+    return {
+        "step": int(kept["step"]) if is_number(kept.get("step")) else None,
+        "metrics": _numbers(kept.get("metrics")),
+        "t": kept["t"] if is_number(kept.get("t")) else None,
+    }
 
 
 def last_fault(path: str, start: int = 0) -> Optional[Dict[str, Any]]:

@@ -75,7 +75,7 @@ class View:
         paths = self._workspace.run(spec["id"])
         live = state["state"] in states.LIVE
         ended = state["state"] == states.ENDED
-        last = state.get("final") if ended else progress.last(paths.progress(0))
+        last = state.get("final") if ended else progress.said(paths)
         last = last or {}
         place = self._place(spec, state)
         attempt = int(state.get("attempt", 0))

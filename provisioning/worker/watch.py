@@ -17,6 +17,7 @@ import plain
 import ranklogs
 import records
 import retention
+import scalars
 import stacks
 from paths import RunPaths, Workspace
 
@@ -53,7 +54,10 @@ class Watch:
         self._reserve_bytes = reserve_bytes
         self._limit_s = spec.get("time_limit_s")
         self._ran_before_s = float(state.get("ran_s") or 0.0)
-        self._motion = Motion(spec, marks)
+        self._scalars = scalars.Reader(
+            paths, spec.get("metric"), lambda text: self._note("event-files", text=text), now
+        )
+        self._motion = Motion(spec, marks, lambda: self._scalars.size)
         limit_bytes = spec.get("log_limit_bytes")
         self._logs = ranklogs.Logs(paths, marks.nproc, limit_bytes, self._note, ranks)
         self._keeper = retention.Keeper(
@@ -105,6 +109,7 @@ class Watch:
             if self._logs.look():
                 self._beat_at = -BEAT_S
             self._keeper.look()
+            self._scalars.look()
         if now - self._beat_at >= BEAT_S:
             self._beat_at = now
             self._beat()
@@ -120,6 +125,7 @@ class Watch:
         self._ended = self._now()
         self._forget_stuck()
         self._logs.look()
+        self._scalars.finish(hurried)
         limits = (retention.LAST_PASS_S, retention.HURRIED_PASS_S)
         self._keeper.finish(limits[hurried])
 
@@ -178,13 +184,21 @@ class Watch:
 
 
 class Motion:
-    """Whether a job moves: by its progress lines, and by its logs' bytes while it writes none."""
+    """Whether a job moves: by its progress lines, and while it writes none by the bytes of its logs
+    and event files: SummaryWriter keeps back what it has for two minutes, so that neither alone
+    tells enough."""
 
-    def __init__(self, spec: Dict[str, Any], marks: evidence.Marks) -> None:
+    def __init__(
+        self,
+        spec: Dict[str, Any],
+        marks: evidence.Marks,
+        event_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
         after = spec.get("stuck_after_s")
         self._after_s = None if after is None else float(after)
         self.action: Optional[str] = None if after is None else str(spec.get("on_stuck") or "tell")
         self._marks = marks
+        self._event_bytes = event_bytes
         self._seen: Optional[Tuple[Any, ...]] = None
         self.by_steps = False
         self.idle_s = 0.0
@@ -203,6 +217,6 @@ class Motion:
             size > before for size, before in zip(progress, self._marks.progress)
         )
         logs = [] if self.by_steps else [plain.size(paths.log(rank)) for rank in range(nproc)]
-        seen = (progress, logs)
+        seen = (progress, logs, 0 if self.by_steps else self._event_bytes())
         self.idle_s = 0.0 if seen != self._seen else self.idle_s + passed_s
         self._seen = seen

@@ -14,7 +14,7 @@ from runner.grammar.words import RESERVED
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST_HELP = 100
-_METRIC = "# of progress lines, if it writes any: docs/jobs.md; ps and plot read no event files"
+_METRIC = "# a tag of its event files, or a name in progress lines: docs/jobs.md"
 
 
 def job_text(script: Script, command: Sequence[str], packages: Packages, made_from: str) -> str:

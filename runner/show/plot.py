@@ -19,6 +19,8 @@ from runner.show.units import number, steps
 ROWS = 17
 """Lines of the drawing; it fits the smallest common terminal (24) with its axis and legend."""
 LEAST_COLUMNS = 20
+MOST_NAMED = 12
+"""Metrics that are named where the one to draw is not there."""
 COLOURS = ("cyan", "yellow", "green", "red", "bold", "dim")
 PIP_LINE = "pip install matplotlib"
 _MOST = 1e300
@@ -47,17 +49,27 @@ def chosen_lines(curves: Sequence[Curve]) -> list[Line]:
 
 
 def _nothing(curves: Sequence[Curve]) -> NotFound:
-    """Why there is nothing to draw, and where an ended run's own event files can be seen."""
+    """Why there is nothing to draw, what there is, and where all of an ended run can be seen."""
     names = ", ".join(curve.run for curve in curves) or "these runs"
     if not curves or not all(curve.ended for curve in curves):
         return NotFound(f"{names}: no metric to draw yet")
     wanted = sorted({c.metric for c in curves if c.metric}) or KNOWN_METRICS
-    it = "it" if len(curves) == 1 else "they"
     return NotFound(
-        f"{names}: ended, and wrote no progress line with {', '.join(wanted)}",
-        f"TensorBoard event files that {it} wrote to $RUNNER_LOGS or runs/ can be seen:",
+        f"{names}: ended, and neither progress lines nor event files have {', '.join(wanted)}",
+        *_others(curves),
+        "All that TensorBoard knows of:",
         *[f"  runner tensorboard host={host}" for host in sorted({c.host for c in curves})],
     )
+
+
+def _others(curves: Sequence[Curve]) -> list[str]:
+    """The metrics that there are, to choose one of them."""
+    there = sorted({name for curve in curves for _, metrics in curve.points for name in metrics})
+    if not there:
+        return []
+    more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
+    named = ", ".join(escaped(name) for name in there[:MOST_NAMED])
+    return [f'There are: {named}{more}; metric = "NAME" in the job\'s file chooses one.']
 
 
 def _line(curve: Curve) -> Line:

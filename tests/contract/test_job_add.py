@@ -189,7 +189,7 @@ def test_a_version_of_the_projects_own_list_is_not_asked_for(worker: LocalWorker
     worker.file("t.py", "import tyro\nprint('charts/episodic_return')\n")
     assert "setup   tyro==1.0.1" in add_job(worker.project, "t.py", None).notes
     text = (worker.ctx.project.root / "agents" / "t.toml").read_text()
-    assert "ps and plot read no event files" in text
+    assert 'metric = "charts/episodic_return"  # a tag of its event files' in text
 
 
 def test_nothing_is_overwritten_unasked(worker: LocalWorker) -> None:

@@ -75,8 +75,16 @@ def test_of_ended_runs_it_says_where_their_own_files_can_be_seen() -> None:
     ended = [dataclasses.replace(curve(run, metric="m"), ended=True) for run in ("a", "b")]
     with pytest.raises(NotFound) as caught:
         draw(ended)
-    assert caught.value.message == "a, b: ended, and wrote no progress line with m"
+    said = "a, b: ended, and neither progress lines nor event files have m"
+    assert caught.value.message == said
     assert caught.value.advice[1:] == ("  runner tensorboard host=gpu1",)
+    others = curve("a", (1, {"loss\n": 2.0, **{f"t{n:02d}": 1.0 for n in range(12)}}), metric="m")
+    with pytest.raises(NotFound) as caught:
+        draw([dataclasses.replace(others, ended=True)])
+    assert caught.value.advice[0].startswith("There are: loss\\n, t00, t01")
+    assert caught.value.advice[0].endswith(
+        't10 and 1 more; metric = "NAME" in the job\'s file chooses one.'
+    )
     with pytest.raises(NotFound, match="no metric to draw yet"):
         draw([*ended, curve("c")])
 

@@ -13,6 +13,7 @@ import pytest
 import watch
 from paths import RunPaths, Workspace
 
+from tests.helpers import event_writers
 from tests.helpers.local_worker import read
 from tests.helpers.wait import wait_for
 
@@ -219,3 +220,22 @@ def test_checkpoints_are_kept_to_what_is_asked_for(tmp_path: Path) -> None:
     (folder / "step-4.bin").write_bytes(b"x")
     scene.watch.end(hurried=False)
     assert os.listdir(folder) == ["step-4.bin"]
+
+
+def test_event_files_that_grow_are_motion_and_are_shown(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, stuck_after_s=30, on_stuck="restart", metric="loss")
+    path = Path(scene.paths.code) / "runs/x/events.out.tfevents.1"
+    event_writers.write(path, event_writers.version())
+    for step in range(4):
+        event_writers.write(path, event_writers.scalar("loss", 0.5, step))
+        assert scene.pass_s(25) is None
+    assert read(Path(scene.paths.scalars))["metrics"] == {"loss": 0.5}
+    cause = scene.pass_s(10)
+    assert (cause["kind"], cause["text"]) == ("stuck", "no output for 30s")
+    event_writers.write(path, event_writers.scalar("loss", 0.25, 9))
+    scene.watch.end(hurried=True)
+    assert read(Path(scene.paths.scalars))["step"] == 9
+    with open(path, "ab") as out:
+        out.write(bytes(12))
+    scene.watch.end(hurried=True)
+    assert scene.events() == ["stuck", "event-files"]

@@ -7,20 +7,36 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import progress
 import records
+import scalars
 from paths import RunPaths
 from plain import is_number
 
+from runner import states
 from verbs import Call, Refused, whole
+
+READ_S = 10.0
+"""How long event files that nobody has read yet are read for one answer: 80 MB of scalars or so."""
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """{"run", "most": n, "names"?: […]} → rows [step, metrics, seconds run so far or null]; {}."""
+    """{"run", "most": n, "names"?: […]} → rows [step, metrics, seconds run so far or null]; {}.
+
+    From rank 0's progress lines; of a run that wrote none from its event files.
+    """
     paths = call.run(request.get("run"))
     most = max(2, min(100_000, whole(request, "most", 2000)))
     names = request.get("names")
     if names is not None and not isinstance(names, list):
         raise Refused("bad-request", "names is no list")
-    rows = progress.points(paths.progress(0), most, names)
+    spec, state = (records.read(path) or {} for path in (paths.spec, paths.state))
+    rows = scalars.curve(
+        paths,
+        most,
+        names,
+        metric=spec.get("metric"),
+        is_live=state.get("state") in states.LIVE,
+        limit_s=READ_S,
+    )
     attempts = _attempts(paths)
     call.send_rows([[step, found, progress.ran_at(t, attempts)] for step, found, t in rows])
     return {}
