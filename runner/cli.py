@@ -17,6 +17,7 @@ import click
 from runner import __version__
 from runner.commands import (
     again,
+    completion,
     doctor,
     files,
     follow,
@@ -64,6 +65,7 @@ for _command in (
     *(stop.cancel, files.du, files.rm, files.gc),
     *(ways.shell, ways.lab, ways.tensorboard, ways.ssh_config, ways.ssh_stream),
     *(doctor.doctor, hosts.drain, hosts.undrain, hosts.down, hosts.version),
+    completion.completion,
 ):
     commands.add_command(_command)  # in the order of a day's work
 

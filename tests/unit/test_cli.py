@@ -50,6 +50,7 @@ COMMANDS = (
     "undrain",
     "down",
     "version",
+    "completion",
 )
 
 

@@ -15,10 +15,13 @@ import runner
 ROOT = Path(runner.__file__).parent
 LAYERS = (
     "__main__",
+    "completing.answer",
     "cli",
     "commands.*",
     "commands.follow",
     "commands.invocation",
+    *("completing.offers", "completing.known", "completing.places"),
+    *("completing.scripts", "completing.line"),
     "usage",
     "exits",
     "output",
@@ -136,6 +139,7 @@ LAYERS = (
     "passing",
     "show",
     "comparing",
+    "completing",
     "doctor",
     "code",
     "transfer",
@@ -147,6 +151,7 @@ LAYERS = (
 PURE = (
     *(
         "show.tables",
+        *(f"completing.{name}" for name in ("line", "places", "scripts")),
         "show.documents",
         *("show.compare", "show.charts", "show.markup", "metrics"),
         *(

@@ -17,6 +17,7 @@ TOGETHER = {
     "carriers": "carriers",
     "code": "tree",
     "commands": "cli",
+    "completing": "completing",
     "doctor": "doctor",
     "schedule": "schedule",
     "transfer": "transfer",
