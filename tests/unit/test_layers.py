@@ -22,6 +22,8 @@ LAYERS = (
     "usage",
     "exits",
     "output",
+    "show.console",
+    "show.live",
     "show.tables",
     *("show.page", "show.picture", "show.charts", "show.markup"),
     *("show.compare", "show.documents"),
@@ -38,12 +40,14 @@ LAYERS = (
     "show.readings",
     "show.schedules",
     "app.*",
+    "app.watching",
     *("app.schedule", "app.looking", "app.firing", "app.schedule_code", "app.cancel"),
     *("app.submit", "app.logins", "app.forwarding"),
     *("app.provision_venv", "app.down_venv"),
     "app.steps",
     "app.pull",
     "app.book",
+    "app.top",
     "app.runs",
     "app.unsubmitted",
     "app.many",
@@ -145,6 +149,7 @@ LAYERS = (
 """From the command line down. `app.*` is every other use case, "" is `runner` itself."""
 PURE = (
     *(
+        "show.live",
         "show.tables",
         "show.documents",
         *("show.compare", "show.charts", "show.markup", "metrics"),
