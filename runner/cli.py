@@ -26,6 +26,7 @@ from runner.commands import (
     schedule,
     stop,
     submit,
+    top,
     ways,
 )
 from runner.commands.invocation import Invocation
@@ -59,7 +60,7 @@ for _command in (
     *(hosts.init, hosts.host, hosts.provision),
     *(submit.submit, submit.jobs, submit.job),
     *(again.resume, again.fork, again.reproduce),
-    *(look.ps, look.status, look.why, look.wait),
+    *(look.ps, top.top, look.status, look.why, look.wait),
     *(follow.tail, files.pull, look.plot, look.compare, look.stack),
     schedule.schedule,
     *(stop.cancel, files.du, files.rm, files.gc),

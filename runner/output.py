@@ -36,10 +36,12 @@ if TYPE_CHECKING:
         ProvisionReport,
         PullReport,
         StackReport,
+        Top,
         WhyReport,
         WorkerVersion,
     )
     from runner.doctor.findings import HostHealth
+    from runner.show.live import Place
 
 MOST_NAMED = 5
 
@@ -178,6 +180,38 @@ class Output:
             return "no run has ended yet" if chosen.ended else "no runs here yet"
         what = "no run ended" if chosen.ended else "no run, and none that ended"
         return f"{what} since {moment(chosen.since, self._clock())}"
+
+    def top(self, found: Top, *, everyone: bool = False) -> None:
+        """Hosts and what goes on there, once."""
+        from runner.show import live
+
+        if self._json:
+            self.document(live.document(found))
+            return
+        self.lines(
+            live.page_lines(
+                found, self._clock(), everyone=everyone, columns=self.columns, paint=self._paint
+            )
+        )
+        if not found.runs:
+            self.report.note("no run goes on or waits")
+
+    def screen(
+        self, found: Top, place: Place, size: tuple[int, int], *, everyone: bool, said: str
+    ) -> list[str]:
+        """The same as a screen of so many columns and rows. said: a warning."""
+        from runner.show.live import screen_lines
+
+        return screen_lines(
+            found,
+            place,
+            self._clock(),
+            everyone=everyone,
+            columns=size[0],
+            rows=size[1],
+            paint=self._paint,
+            said=said,
+        )
 
     def _silence(self, contact: Contact, runs: Iterable[RunOnHost]) -> str:
         """What is known of a host that did not answer."""

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 FIELDS = ("index", "uuid", "memory.total", "memory.used", "driver_version", "name")
 """The name is last: it may hold a comma."""
+LOAD_FIELDS = (*FIELDS[:-1], "utilization.gpu", FIELDS[-1])
 APP_FIELDS = ("gpu_uuid", "pid", "used_memory", "process_name")
 _CSV = "--format=csv,noheader,nounits"
 QUERY = ["nvidia-smi", "--query-gpu=" + ",".join(FIELDS), _CSV]
+LOAD_QUERY = ["nvidia-smi", "--query-gpu=" + ",".join(LOAD_FIELDS), _CSV]
 APPS_QUERY = ["nvidia-smi", "--query-compute-apps=" + ",".join(APP_FIELDS), _CSV]
 TIMEOUT_S = 20.0
 FRESH_S = 60.0
@@ -31,25 +33,27 @@ _KILL_WAIT_S = 1.0
 _POLL_S = 0.01
 
 
-def parse(text: str) -> List[Dict[str, Any]]:
+def parse(text: str, with_load: bool = False) -> List[Dict[str, Any]]:
     """Cards from nvidia-smi's answer; lines that are not cards are passed over.
 
-    Returns [{"index", "uuid", "total_mib", "used_mib", "driver", "name"}]; numbers that the tool
-    does not know ([N/A], [Not Supported], …) are None.
+    Returns [{"index", "uuid", "total_mib", "used_mib", "driver", "name"}], with_load (of what
+    LOAD_QUERY says) also "load_percent"; numbers that the tool does not know ([N/A],
+    [Not Supported], …) are None.
     """
     cards = []
-    for cells in _rows(text, len(FIELDS), uuid_at=1):
-        index, uuid, total, used, driver, name = cells
-        cards.append(
-            {
-                "index": _number(index),
-                "uuid": uuid,
-                "total_mib": _number(total),
-                "used_mib": _number(used),
-                "driver": driver,
-                "name": name,
-            }
-        )
+    for cells in _rows(text, len(LOAD_FIELDS if with_load else FIELDS), uuid_at=1):
+        index, uuid, total, used, driver, *load, name = cells
+        card: Dict[str, Any] = {
+            "index": _number(index),
+            "uuid": uuid,
+            "total_mib": _number(total),
+            "used_mib": _number(used),
+            "driver": driver,
+            "name": name,
+        }
+        if with_load:
+            card["load_percent"] = _number(load[0])
+        cards.append(card)
     return cards
 
 
@@ -96,7 +100,7 @@ def look() -> "Query":
 class Query:
     """nvidia-smi asked without waiting: it can take seconds, and hang for ever on a sick card."""
 
-    def __init__(self, with_apps: bool = True) -> None:
+    def __init__(self, with_apps: bool = True, with_load: bool = False) -> None:
         self.cards: List[Dict[str, Any]] = []
         """What it said, once `poll` is true; nothing when it is missing, failed or hung."""
         self.apps: List[Dict[str, Any]] = []
@@ -106,7 +110,8 @@ class Query:
         self.said: Optional[str] = None
         """Its own first line about the problem."""
         self._over_at: Optional[float] = None
-        self._call = _Call(QUERY)
+        self._with_load = with_load
+        self._call = _Call(LOAD_QUERY if with_load else QUERY)
         self._apps = _Call(APPS_QUERY) if with_apps and self._call.error is None else None
         self.missing = isinstance(self._call.error, (FileNotFoundError, NotADirectoryError))
         """There is no nvidia-smi; that is no problem: such a machine has no cards."""
@@ -161,7 +166,7 @@ class Query:
                 (line.strip() for line in call.text.splitlines() if line.strip()), None
             )
         elif call.code == 0:
-            self.cards = parse(call.text)
+            self.cards = parse(call.text, self._with_load)
             if self._apps is not None and self._apps.code == 0 and not self._apps.is_killed:
                 self.apps = parse_apps(self._apps.text)
 

@@ -300,3 +300,67 @@ class DryRun:
     code_text: str
     runs_text: str
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU as it is just now; None where nvidia-smi does not tell."""
+
+    index: int | None
+    uuid: str | None
+    name: str | None
+    total_mib: float | None
+    used_mib: float | None
+    load_percent: float | None
+    run: str | None = None
+    """Which run leases it."""
+    worker: str | None = None
+    """Whose that is, where another worker of the account leased it: its image or runtime."""
+    stranger: str | None = None
+    """Who else uses it: `ann's python3`, or `others` where that cannot be seen."""
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What a host has, and how much of it is in use."""
+
+    cards: tuple[Card, ...] = ()
+    cards_age_s: float | None = None
+    cards_problem: str | None = None
+    """What is wrong with nvidia-smi; `cards` are as old as `cards_age_s` then."""
+    slots: int | None = None
+    slots_used: int | None = None
+    disk_total: float | None = None
+    disk_free: float | None = None
+    disk_reserve: float | None = None
+    """Below this nothing starts there; bytes as the two before."""
+    live: int | None = None
+    """Runs of all projects, as the next."""
+    queued: int | None = None
+    drained: bool = False
+
+
+@dataclass(frozen=True)
+class HostNow:
+    """A host: whether it answers, and how it is (None where it does not)."""
+
+    contact: Contact
+    facts: HostFacts | None = None
+    connecting: bool = False
+    """It was not heard yet, and may be."""
+
+
+@dataclass(frozen=True)
+class RunNow:
+    """A run, and how fast it goes."""
+
+    run: RunOnHost
+    steps_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Top:
+    """What `top` shows at one moment."""
+
+    hosts: tuple[HostNow, ...]
+    runs: tuple[RunNow, ...]

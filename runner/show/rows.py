@@ -195,13 +195,30 @@ def _row(
         label,
         (word, COLOURS.get(word)),
         run.host,
-        ",".join(str(gpu.get("index", "?")) for gpu in status.gpus) if _holds_gpus(status) else "",
-        _steps(status),
+        ",".join(str(gpu.get("index", "?")) for gpu in status.gpus) if holds_gpus(status) else "",
+        steps_text(status),
         "" if share is None or status.outcome == states.DONE else f"{share:.0%}",
         "" if value is None else number(value[1]),
         duration(elapsed_s(run, now)),
-        "; ".join([*_swept(run.status, differs, member), *_notes(run, now, named)]),
+        note(run, now, member=member, named=named, differs=differs),
     ]
+
+
+def note(
+    run: RunOnHost,
+    now: float,
+    *,
+    member: bool = False,
+    named: bool = True,
+    differs: Sequence[str] = (),
+    with_left: bool = True,
+) -> str:
+    """What is worth knowing of a run beside its figures.
+
+    member: of a sweep, whose runs differ in `differs`; named: its name is not said elsewhere;
+    with_left: nor is the time it still needs.
+    """
+    return "; ".join([*_swept(run.status, differs, member), *_notes(run, now, named, with_left)])
 
 
 def _swept(status: RunStatus, differs: Sequence[str], member: bool) -> list[str]:
@@ -212,18 +229,19 @@ def _swept(status: RunStatus, differs: Sequence[str], member: bool) -> list[str]
     return [*([" ".join(words)] if words else []), *command]
 
 
-def _holds_gpus(status: RunStatus) -> bool:
+def holds_gpus(status: RunStatus) -> bool:
     return status.state in states.LIVE
 
 
-def _steps(status: RunStatus) -> str:
+def steps_text(status: RunStatus) -> str:
+    """`31k/50k`; nothing where it told no step."""
     if status.step is None:
         return ""
     total = steps_total(status)
     return steps(status.step) + (f"/{steps(total)}" if total else "")
 
 
-def _notes(run: RunOnHost, now: float, named: bool = True) -> list[str]:
+def _notes(run: RunOnHost, now: float, named: bool, with_left: bool) -> list[str]:
     status = run.status
     command = [shlex.join(status.argv)] if status.argv and not status.job else []
     notes = ([status.name] if status.name else command) if named else []
@@ -241,7 +259,7 @@ def _notes(run: RunOnHost, now: float, named: bool = True) -> list[str]:
     attempt = status.attempt + (status.state == states.QUEUED and status.attempt > 0)
     if attempt > 1:
         notes.append(f"attempt {attempt}")
-    left = time_left(status)
+    left = time_left(status) if with_left else None
     limit = limit_left(run, now)
     if limit is not None and limit <= max(_NEAR_S, _NEAR_SHARE * (status.time_limit_s or 0)):
         notes.append(f"time limit in {duration(limit)}")

@@ -90,6 +90,7 @@ def _commands(done: str, running: str) -> dict[str, tuple[str, ...]]:
         "submit sweep": ("submit", host, "job=j", "lr=1..3"),
         "ps": ("ps", host),
         "ps --all": ("ps", host, "--all"),
+        "top": ("top", host, "--once"),
         "status": ("status", done),
         "status running": ("status", running),
         "why": ("why", done),

@@ -25,6 +25,8 @@ LAYERS = (
     "usage",
     "exits",
     "output",
+    "show.console",
+    "show.live",
     "show.tables",
     *("show.page", "show.picture", "show.charts", "show.markup"),
     *("show.compare", "show.documents"),
@@ -41,12 +43,14 @@ LAYERS = (
     "show.readings",
     "show.schedules",
     "app.*",
+    "app.watching",
     *("app.schedule", "app.looking", "app.firing", "app.schedule_code", "app.cancel"),
     *("app.submit", "app.logins", "app.forwarding"),
     *("app.provision_venv", "app.down_venv"),
     "app.steps",
     "app.pull",
     "app.book",
+    "app.top",
     "app.runs",
     *("app.unsubmitted", "app.earlier"),
     "app.many",
@@ -150,6 +154,7 @@ LAYERS = (
 """From the command line down. `app.*` is every other use case, "" is `runner` itself."""
 PURE = (
     *(
+        "show.live",
         "show.tables",
         *(f"completing.{name}" for name in ("line", "places", "scripts")),
         "show.documents",

@@ -48,6 +48,7 @@ TESTED_BY: dict[str, str] = {
         "test_page.py",
     ),
     "runner/app/many.py": "test_many_hosts.py",
+    "runner/app/watching.py": "test_top.py",
     "runner/app/keys.py": "test_hosts.py",
     "runner/grammar/script_argparse.py": "test_scripts.py",
     "runner/grammar/script_classes.py": "test_scripts.py",

@@ -18,7 +18,7 @@ from runner import wire
 VERBS = (
     *("again", "at_boot", "cancel", "drain", "files", "forward", "gc", "info", "list", "login"),
     *("probe", "progress", "remove", "resume", "runs", "service", "stack", "submit", "tail"),
-    *("usage", "wait", "why"),
+    *("top", "usage", "wait", "why"),
 )
 MAX_LISTING = 256 << 20
 KEEP_UP_S = 1.0
