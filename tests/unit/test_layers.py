@@ -128,6 +128,7 @@ LAYERS = (
     "show.merged",
     "show.screen",
     "errors",
+    *("outbox", "sending", "messages"),
     "states",
     "wire",
     "sums",
@@ -192,10 +193,10 @@ PURE = (
     ),
     *("schedule.definition", "schedule.due", "schedule.instants", "schedule.expression"),
     *("schedule.crontab", "show.schedules"),
-    *("show.screen", "errors", "states", "wire", "sums", "passing"),
+    *("messages", "show.screen", "errors", "states", "wire", "sums", "passing"),
 )
 FORBIDDEN = {"subprocess", "socket", "fabric", "paramiko", "click", "runner.content"}
-BOTH_SIDES = ("flow", "passing", "states", "sums", "wire", "")
+BOTH_SIDES = (*("flow", "messages", "outbox", "passing", "sending", "states", "sums", "wire", ""),)
 
 
 def module_of(path: Path) -> str:
