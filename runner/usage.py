@@ -9,7 +9,7 @@ import click
 
 from runner.errors import SpecError
 
-LATER_COMMANDS = ("keep", "top", "notify")
+LATER_COMMANDS = ("keep", "top")
 LATER_OPTIONS = ("--ended", "--since")
 _MEANT = {
     "ssh": "shell or ssh-config",

@@ -40,6 +40,7 @@ COMMANDS = (
     "compare",
     "stack",
     "schedule",
+    "notify",
     "cancel",
     "du",
     "rm",

@@ -17,7 +17,18 @@ from runner import wire
 
 VERBS = (
     *("again", "at_boot", "cancel", "drain", "files", "forward", "gc", "info", "list", "login"),
-    *("probe", "progress", "remove", "resume", "runs", "service", "stack", "submit", "tail"),
+    *(
+        "notify",
+        "probe",
+        "progress",
+        "remove",
+        "resume",
+        "runs",
+        "service",
+        "stack",
+        "submit",
+        "tail",
+    ),
     *("usage", "wait", "why"),
 )
 MAX_LISTING = 256 << 20

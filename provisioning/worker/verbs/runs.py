@@ -13,7 +13,8 @@ RECENT = 20
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """{"ids"?, "project"?, "sweep"?, "all"?: bool, "full"?: bool} → rows; {"hidden": n}.
+    """{"ids"?, "project"?, "sweep"?, "all"?: bool, "full"?: bool} → rows; {"hidden": n,
+    "messages": what did not arrive (notices.account), of one run in full}.
 
     Without `all`, of the ended ones only the last RECENT come. Ids that are not here are missing.
     """
@@ -36,4 +37,9 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         chosen = [pair for pair in chosen if pair[0]["id"] not in old]
     full = bool(request.get("full"))
     call.send_rows([maker.status(spec, state, full).to_json() for spec, state in chosen])
-    return {"hidden": hidden}
+    told = None
+    if full and len(chosen) == 1 and isinstance(chosen[0][0].get("notify"), str):
+        import notices
+
+        told = notices.account(workspace, str(chosen[0][0]["notify"]))
+    return {"hidden": hidden, "messages": told}
