@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PACKAGE = Path(__file__).parent
-_SHARED = ("__init__.py", "flow.py", "passing.py", "states.py", "sums.py", "wire.py")
+_SHARED = (
+    *("__init__.py", "flow.py", "messages.py", "outbox.py", "passing.py", "sending.py"),
+    *("states.py", "sums.py", "wire.py"),
+)
 """Modules of `runner` that the worker shares."""
 _IMAGE_FILES = ("entrypoint", "packages.py", "requirements.txt")
 """What the Dockerfile copies beside the worker."""

@@ -167,3 +167,13 @@ def _run(argv: list[str], data: bytes = b"", **env: str) -> subprocess.Completed
 def _last(said: bytes) -> str:
     lines = said.decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else "nothing was said"
+
+
+def machine_zone() -> str:
+    """The name of this machine's zone, by which cron goes; empty where it has none."""
+    named = os.environ.get("TZ", "").lstrip(":")
+    if named:
+        return named
+    path = os.path.realpath("/etc/localtime")
+    _, sign, name = path.partition("/zoneinfo/")
+    return name if sign else ""

@@ -9,7 +9,7 @@ import click
 
 from runner.errors import SpecError
 
-LATER_COMMANDS = ("keep", "notify")
+LATER_COMMANDS = ("keep",)
 _MEANT = {
     "ssh": "shell or ssh-config",
     "exec": "shell",

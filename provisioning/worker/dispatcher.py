@@ -25,6 +25,7 @@ import config
 import journal
 import launcher
 import leases
+import notices
 import places
 import processes
 import queueing
@@ -67,6 +68,7 @@ class Dispatcher:
         self.board = board.Board(workspace)
         who = {"id": known.worker, "runtime": known.runtime, "image": known.image}
         self.cards = cards.Cards(workspace, lease_folder, known.gpus, worker=who)
+        self.notices = notices.Notices(workspace, known, self._fork)
         self.live: Set[str] = set()
         self.again: Set[str] = set()
         self.seen: Set[str] = set()
@@ -122,7 +124,8 @@ class Dispatcher:
             # all that is new is its successor's; with the last run that it started it goes
             return not self.live and self.hold.end()
         self._schedule()
-        return self.hold.may_end(not (self.live or len(self.queue) or self.again))
+        idle = not (self.live or len(self.queue) or self.again or self.notices.is_busy)
+        return self.hold.may_end(idle)
 
     def _sleep(self, longest_s: float) -> None:
         self.between = [pid for pid in self.between if not os.waitpid(pid, os.WNOHANG)[0]]
@@ -159,6 +162,17 @@ class Dispatcher:
             if self.closing and run in self.live:
                 self._signal_launcher(run)
         self.cards.ask(cards.CACHE_S)
+        self._look_at_notices()
+
+    def _look_at_notices(self) -> None:
+        """What is told of the host, and whoever sends what is due; a full disk may keep it back."""
+        try:
+            if not self.closing:
+                self.notices.look_at_disk(len(self.queue))
+                self.notices.tick()
+            self.journal.over("messages")
+        except OSError as error:
+            self.journal.trouble("messages", repr(error))
 
     def _take_up_config(self) -> None:
         """What a `local` worker is to be can change while it lives: slots, cards, reserve."""
@@ -168,6 +182,7 @@ class Dispatcher:
         self.config_mark = changed
         self.config = config.read(self.workspace)
         self.cards.want(self.config.gpus)
+        self.notices.take_up(self.config)
 
     def _places_of_live(self) -> Set[str]:
         pairs = [self.book.read(run) for run in self.live]
@@ -219,6 +234,7 @@ class Dispatcher:
             self._check(paths, spec, state)
             return
         if state["state"] == ENDED:
+            self._tell(self.notices.ended, paths, spec, state)
             if not resumes.is_pending(paths, state):
                 self._forget(paths.id)
                 return
@@ -286,6 +302,7 @@ class Dispatcher:
             elif born and state["state"] == STARTING and _has_ranks(folder):
                 started = born["started_at"]
                 self.book.put_if_room(spec, state, state=RUNNING, started_at=started)
+            self._tell(self.notices.stuck, paths, spec, state)
             lock = records.try_lock(paths.lock)
             if lock is None:
                 return
@@ -335,6 +352,7 @@ class Dispatcher:
             self._end(spec, state, ended_at=ended.get("ended_at"), **following)
         else:
             self.book.put(spec, state, gpus=[], **following)
+            self._tell(self.notices.stopped_stuck, paths, spec, state)
             if self.home.is_active:
                 self._wait(paths, spec, state)
             else:
@@ -345,6 +363,25 @@ class Dispatcher:
     def _end(self, spec: Table, record: Table, cause: Optional[Table], **facts: Any) -> None:
         self.book.end(spec, record, cause, **facts)
         self._forget(spec["id"])
+        self._tell(self.notices.ended, self.workspace.run(spec["id"]), spec, record)
+
+    def _tell(
+        self,
+        act: Callable[[RunPaths, Table, Table], None],
+        paths: RunPaths,
+        spec: Table,
+        state: Table,
+    ) -> None:
+        """Tell of something; without room it is tried again, and nothing else waits for it."""
+        about = "message about %s" % paths.id
+        try:
+            act(paths, spec, state)
+            self.journal.over(about)
+        except OSError as error:
+            self.journal.trouble(about, repr(error))
+            if journal.is_full(error) and os.path.isdir(paths.folder):
+                self.again.add(paths.id)
+                self.full = True
 
     def _forget(self, run: str) -> None:
         self.queue.discard(run)

@@ -12,7 +12,7 @@ from paths import RunPaths
 
 from runner.passing import passed_words
 
-_NOT_FOR_JOBS = ("SUPERVISOR_", "RUNNER_")
+NOT_FOR_JOBS = ("SUPERVISOR_", "RUNNER_")
 _SET_ANEW = ("CUDA_VISIBLE_DEVICES", "PWD", "OLDPWD")
 OURS = "@runner"
 """As a run's first word: this worker program, which must know where it is (door.py)."""
@@ -42,7 +42,7 @@ def variables(
     env = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(_NOT_FOR_JOBS) and name not in _SET_ANEW
+        if not name.startswith(NOT_FOR_JOBS) and name not in _SET_ANEW
     }
     utf8 = any("UTF-8" in env.get(name, "").upper() for name in ("LC_ALL", "LC_CTYPE", "LANG"))
     if not utf8:

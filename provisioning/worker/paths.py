@@ -5,10 +5,13 @@ checkpoints/RUN/   checkpoints
 logs/RUN/          rank-0.log …, progress.jsonl, TensorBoard event files
 runs/RUN/          spec.json, state.json, events.jsonl, cancel, cancel-now,
                        scalars.json, curves.json, lock, resume.lock, again.lock,
-                       resumes/N.json, attempts/N/; .del-RUN-PID is one being removed
+                       resumes/N.json, attempts/N/, told/ (a mark
+                       for each message about it that was put into an outbox);
+                       .del-RUN-PID is one being removed
 .home/             HOME of jobs
-.runner/           blobs/, trees/, bundles/, secrets/RUN/NAME, drained, contents.lock; and of a
-                       worker: inbox/, wake, queue.json, dispatcher.lock, start.lock …
+.runner/           blobs/, trees/, bundles/, secrets/RUN/NAME, notify/CLIENT/, drained,
+                       contents.lock; and of a worker: inbox/, wake, queue.json,
+                       dispatcher.lock, start.lock …
 .runner/places/PLACE/  such own files of a docker worker (places.py), and place.json, keeper.lock
 
 attempts/N/        proc.json   who runs it (launcher, before the first fork)
@@ -48,6 +51,7 @@ class Workspace:
         self.trees = os.path.join(self.state, "trees")
         self.bundles = os.path.join(self.state, "bundles")
         self.secrets = os.path.join(self.state, "secrets")
+        self.notify = os.path.join(self.state, "notify")
         self.drained = os.path.join(self.state, "drained")
         self.place = place
         self.places = os.path.join(self.state, "places")

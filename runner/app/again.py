@@ -20,6 +20,7 @@ from runner.app import retrying
 from runner.app.context import Context, queue_text, read_status, seen, worker_of
 from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
+from runner.app.wishes import read_wishes
 from runner.endpoint import Worker
 from runner.errors import OutcomeUnknown, RunnerError, WorkerError, WrongState
 from runner.grammar.changes import (
@@ -100,6 +101,7 @@ def resume(ctx: Context, ref: RunRef, changes: Changes, announce: Callable[[str]
     """
     host = ctx.host(ref.host)
     values = read_secrets(changes.secrets)
+    wishes = read_wishes(ctx.report, [host])
     with ctx.connect(host) as worker, Held() as held:
         source = _look(ctx, worker, ref.id)
         params = _resumed_params(source, changes)
@@ -109,6 +111,7 @@ def resume(ctx: Context, ref: RunRef, changes: Changes, announce: Callable[[str]
             "params": params,
             "env": dict(changes.env),
             "secrets": values,
+            "notify": wishes.request(host),
             # one resume, however often its request is sent
             "token": secrets.token_hex(8),
         }
@@ -208,6 +211,7 @@ def _make(
 ) -> Made:
     host, draw = ctx.host(ref.host), random.SystemRandom()
     values = read_secrets(changes.secrets)
+    wishes = read_wishes(ctx.report, [host])
     with contextlib.ExitStack() as opened:
         asked = opened.enter_context(ctx.connect(host))
         source = _look(ctx, asked, ref.id)
@@ -223,7 +227,7 @@ def _make(
             )
             body = {"id": request["id"], "words": words, "at": time.time(), "host": host.name}
             intent = ctx.store.write_intent({**body, "request": request})
-        request = {**intent.body["request"], "secrets": values}
+        request = {**intent.body["request"], "secrets": values, "notify": wishes.request(host)}
         with Held() as held:
             try:
                 unsure = OutcomeUnknown(

@@ -145,7 +145,7 @@ def _submit_begun(
         _made(shelf, begun, ids, clock())
 
     draw = random.Random(seed_of(schedule, begun.local, salt))
-    ids = submit(code, request, announce, draw, many=True, frozen=frozen)
+    ids = submit(code, request, announce, draw, many=True, frozen=frozen, unattended=True)
     log.note(f"{begun.local}: {' '.join(ids)}")
     return shelf.progress()
 

@@ -7,10 +7,12 @@ loaded when it is needed.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from runner import notify_file
 from runner.schedule.definition import SKIPPED, Begun, Fired, Progress, Schedule, unmade
 from runner.schedule.due import Due, find_due
 from runner.schedule_files import Shelf
@@ -21,8 +23,21 @@ WAIT_S = 120.0
 
 def come_by(shelf: Shelf, clock: Callable[[], float] = time.time) -> Progress:
     """Do what is due. Raises Conflict when another does it just now, IntegrityError, NotFound."""
+    try:
+        progress = _look(shelf, clock)
+    finally:
+        # whatever became of it, and not under the lock: a receiver may hang
+        if notify_file.path_of().exists():
+            from runner.app.telling import tell
+
+            tell(shelf, clock)
+    return progress
+
+
+def _look(shelf: Shelf, clock: Callable[[], float]) -> Progress:
     with shelf.locked(wait_s=WAIT_S):
         schedule = shelf.read()
+        os.environ.update(schedule.env)
         shelf.put_looked()
         progress = shelf.progress()
         if schedule.paused:

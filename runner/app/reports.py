@@ -278,6 +278,32 @@ class Drained:
 
 
 @dataclass(frozen=True)
+class Delivery:
+    """What came of one message on one way."""
+
+    place: str
+    """A host, `here`, or a schedule."""
+    channel: str
+    """webhook, command, heartbeat; `contact` and `network` where none was tried, `left` tells of
+    what did not arrive earlier."""
+    ok: bool
+    text: str
+    took_s: float
+    status: int | None = None
+    """The exit status that this means, where it is no failed delivery."""
+
+
+@dataclass(frozen=True)
+class NotifyReport:
+    """How the operator hears of runs, and what was tried."""
+
+    path: str
+    settings: Mapping[str, Any] | None = field(repr=False)
+    """With their secrets; None when there are none."""
+    rows: tuple[Delivery, ...] = ()
+
+
+@dataclass(frozen=True)
 class LocalPart:
     """A file of the project that travels."""
 

@@ -349,17 +349,11 @@ def _changed(shelf: Shelf, current: Callable[[], Snapshot]) -> int:
 
 def local_zone() -> str:
     """The zone of this machine by its name. Raises SpecError where it has none."""
-    for text in (os.environ.get("TZ", "").lstrip(":"), _linked_zone()):
-        if text:
-            find_zone(text)
-            return text
-    return "UTC"
-
-
-def _linked_zone() -> str:
-    path = os.path.realpath("/etc/localtime")
-    _, sign, name = path.partition("/zoneinfo/")
-    return name if sign else ""
+    text = cron.machine_zone()
+    if not text:
+        return "UTC"
+    find_zone(text)
+    return text
 
 
 def shown_words(schedule: Schedule) -> str:

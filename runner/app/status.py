@@ -8,6 +8,7 @@ from runner.app.results import RunOnHost
 from runner.app.runs import RunRef
 from runner.endpoint import Worker
 from runner.errors import ProvisionError, Unreachable
+from runner.show.undelivered import left_text
 
 
 def status(ctx: Context, ref: RunRef) -> RunOnHost:
@@ -18,7 +19,10 @@ def status(ctx: Context, ref: RunRef) -> RunOnHost:
     host = ctx.host(ref.host)
 
     def ask(worker: Worker) -> RunOnHost | None:
-        _, rows = worker.call("runs", ids=[ref.id], full=True)
+        reply, rows = worker.call("runs", ids=[ref.id], full=True)
+        left = left_text(reply.get("messages"))
+        if left is not None:
+            ctx.report.warn(f"{host.name}: {left}")
         return seen_one(ctx, worker, ref.id, rows)
 
     try:

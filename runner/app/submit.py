@@ -27,6 +27,7 @@ from runner.app.asked import (
 )
 from runner.app.context import Context, queue_text, read_status, seen, worker_of
 from runner.app.results import Report
+from runner.app.wishes import Wishes, read_wishes, wishes_or_none
 from runner.code import tree
 from runner.endpoint import Worker
 from runner.errors import Conflict, OutcomeUnknown, RunnerError, SpecError
@@ -56,6 +57,7 @@ class _Order:
     """The run's, or the sweep's."""
     specs: list[dict[str, Any]]
     secrets: Mapping[str, str] = field(repr=False)
+    wishes: Wishes = field(repr=False)
     taken_up: bool = False
     """An earlier process may have handed it over."""
     accepted: dict[str, send.Accepted] = field(default_factory=dict)
@@ -80,11 +82,13 @@ def submit(
     many: bool = False,
     alone: bool = False,
     frozen: Snapshot | None = None,
+    unattended: bool = False,
 ) -> list[str]:
     """Make the runs that were asked for; `announce` prints their ids before the intent is closed.
 
     many: a very large sweep is meant. alone: a sweep is refused. frozen: the project's folder as
-    it was read before. Raises SpecError and NotFound
+    it was read before. unattended: no mistake of the operator's own
+    notify.toml keeps the runs from being made. Raises SpecError and NotFound
     before anything is touched; HostError when nothing was done there; OutcomeUnknown when the link
     broke for good after the request went out.
     """
@@ -92,6 +96,7 @@ def submit(
     asked = resolve_request(ctx, request, many=many, alone=alone)
     host = asked.host
     after = _find_after(ctx, request, host)
+    wishes = wishes_or_none(ctx.report) if unattended else read_wishes(ctx.report, [host])
     # the connection is made while the folder is read; nothing is asked over it yet
     with ctx.connect(host, image=image_of(request, host)) as worker:
         snapshot = frozen or read_code(ctx)
@@ -106,7 +111,7 @@ def submit(
                 ctx.project, host, asked.plan, snapshot, draw, given=request.params, after=after
             )
             intent = ctx.store.write_intent({**body, "words": words, "at": time.time()})
-        order = _Order(intent.id, specs_of(intent.body), asked.secrets, taken_up)
+        order = _Order(intent.id, specs_of(intent.body), asked.secrets, wishes, taken_up)
         with Held() as held:
             try:
                 code = _Code(ctx, host, snapshot, order)
@@ -350,6 +355,7 @@ def _send_to(
             offer,
             first,
             secrets=order.secrets,
+            notify=order.wishes.request(worker.host),
             on_sent=_Progress(ctx.report),
             on_handed=held.begin,
             on_asked=held.withdraw if first_time else lambda: None,
@@ -361,7 +367,9 @@ def _send_to(
     order.accepted[str(first["id"])] = accepted
     for image, there in workers.items():
         more = [spec for spec in others if spec.get("image") == image]
-        for accepted in send.submit_more(there, more, secrets=order.secrets):
+        # in one workspace they are told once
+        told = order.wishes.request(there.host, again=True)
+        for accepted in send.submit_more(there, more, secrets=order.secrets, notify=told):
             order.accepted[str(accepted.run["id"])] = accepted
             ctx.report.step(f"{order.id}  {len(order.accepted)} of {len(order.specs)} runs")
     if len(order.specs) == 1:

@@ -9,6 +9,7 @@ from typing import Any
 from runner.doctor.answers import Seen
 from runner.doctor.findings import Check, commands_apart, fault, note, ok, skipped
 from runner.errors import ProvisionError
+from runner.show.undelivered import left_text
 from runner.show.units import memory, plural
 
 MANY_RESTARTS = 3
@@ -98,6 +99,10 @@ def _told(seen: Seen, told: Mapping[str, Any]) -> Iterator[Check]:
             "drained", "worker", "it is drained: nothing new starts there", "let it start again:",
             f"  runner undrain host={seen.host.name}",
         )  # fmt: skip
+    text = left_text(told.get("messages"))
+    if text is not None:
+        yield note("messages", "worker", text, "see why:",
+                   f"  runner notify test host={seen.host.name}")  # fmt: skip
     if told.get("leases") is False and seen.lines("folders")[1:2] != ["no"]:
         yield fault(
             "leases", "worker", "the worker cannot write the folder of leases; no run gets a GPU",

@@ -32,7 +32,10 @@ MISSED = (SKIP, ONCE)
 FIXED, TREE, GIT = "fixed", "tree", "git:"
 _KEPT = {"tz": "zone", "overlap": "overlap", "missed": "missed", "code": "code"}
 OWN_KEYS = tuple(_KEPT)
-PASSED_ON = ("RUNNER_WORKSPACE", "RUNNER_LEASES", "RUNNER_IDLE_END_S")
+PASSED_ON = (
+    *("RUNNER_WORKSPACE", "RUNNER_LEASES", "RUNNER_IDLE_END_S"),
+    *("XDG_CONFIG_HOME", "XDG_STATE_HOME"),
+)
 """Settings of the runner that cron would not have."""
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+@-]{0,200}")
 _NOTHING = "nothing was scheduled"

@@ -38,15 +38,17 @@ def submit(
     spec: Mapping[str, Any],
     *,
     secrets: Mapping[str, str],
+    notify: Mapping[str, Any] | None = None,
     on_sent: Callable[[int, int], None] = lambda done, whole: None,
     on_handed: Callable[[], None] = lambda: None,
     on_asked: Callable[[], None] = lambda: None,
 ) -> Accepted:
     """Hand a run over; the steps are those of verbs/submit.py.
 
-    secrets: values in base64. on_sent: bytes of the contents asked for that were sent so far, and
-    of all of them. on_handed: called before what may be the last byte goes out, without which the
-    worker makes no run. on_asked: called when it asks for more: it has made none of this request.
+    secrets: values in base64. notify: what the worker is told of how the operator hears of runs.
+    on_sent: bytes of the contents asked for that were sent so far, and of all of them. on_handed:
+    called before what may be the last byte goes out, without which the worker makes no run.
+    on_asked: called when it asks for more: it has made none of this request.
     """
     _ = worker.hello  # one that never speaks was handed nothing
     if offer.ends:
@@ -56,6 +58,7 @@ def submit(
         behind=offer.frames,
         spec=dict(spec),
         secrets=dict(secrets),
+        notify=notify,
         diff=bool(contents.beside),
         list=offer.kind,
         base=offer.base,
@@ -98,7 +101,11 @@ def submit(
 
 
 def submit_more(
-    worker: Worker, specs: Iterable[Mapping[str, Any]], *, secrets: Mapping[str, str]
+    worker: Worker,
+    specs: Iterable[Mapping[str, Any]],
+    *,
+    secrets: Mapping[str, str],
+    notify: Mapping[str, Any] | None = None,
 ) -> Iterator[Accepted]:
     """Hand over further runs of a snapshot that the worker just took; answers in their order.
 
@@ -111,6 +118,7 @@ def submit_more(
             behind=[(wire.END, b"")],  # of a pack, of which nothing can be needed
             spec=dict(spec),
             secrets=dict(secrets),
+            notify=notify,
             diff=False,
             list=None,
             base=None,

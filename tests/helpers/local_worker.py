@@ -79,6 +79,9 @@ class LocalWorker:
         set_env("RUNNER_WORKSPACE", str(self.workspace))
         set_env("RUNNER_LEASES", str(self.leases))
         set_env("RUNNER_IDLE_END_S", "3600")
+        # whoever runs the tests may have a notify.toml
+        set_env("XDG_CONFIG_HOME", str(self.root / "config"))
+        set_env("XDG_STATE_HOME", str(self.root / "state"))
         self.report = Heard()
 
     # -- what a person does -------------------------------------------------------------------

@@ -41,6 +41,7 @@ COMMANDS = (
     "compare",
     "stack",
     "schedule",
+    "notify",
     "cancel",
     "du",
     "rm",
@@ -130,12 +131,11 @@ def test_the_commands_are_those_of_this_version(capsys: Capture) -> None:
         (["sumbit"], "sumbit is no command (did you mean submit?)", "runner --help"),
         (["ssh"], "ssh is no command (did you mean shell or ssh-config?)", "runner --help"),
         (["host", "ssh"], "ssh is no command", "runner host --help"),
-        (["notify"], "notify is not in this version yet", "runner --help"),
+        (["keep"], "keep is not in this version yet", "runner --help"),
         (["top", "--every", "0s"], "--every is less than a second", "runner top --help"),
         (["\x1b[2J"], "'\\x1b[2J' is no command", "runner --help"),
         (["host", "ad"], "ad is no command (did you mean add?)", "runner host --help"),
         (["host", "add"], "runner host add needs NAME", "runner host add --help"),
-        (["ps", "--ended"], "--ended is not in this version yet", "runner ps --help"),
         (["pull", "--every", "5s"], "--every needs --watch", "runner pull --help"),
         (
             ["submit", "--tial"],
@@ -388,7 +388,7 @@ def test_ctrl_c_in_tail_says_how_to_come_back(fake: Fake, capsys: Capture) -> No
 
 def test_ps_does_the_rest_and_then_ends_with_3(fake: Fake, capsys: Capture) -> None:
     hosts = (Contact("local"), Contact("gpu3", "unreachable", error="gpu3: no answer for 20 s"))
-    fake("runs", list_runs=lambda ctx, host, everyone: Listing((run(None, "running"),), hosts))
+    fake("runs", list_runs=lambda ctx, host, chosen: Listing((run(None, "running"),), hosts))
     assert main(["ps", "--all"]) == 3
     shown = capsys.readouterr()
     assert "dqn-7k3fa" in shown.out and "PROJECT" in shown.out
@@ -403,7 +403,7 @@ def test_ps_ends_with_3_where_live_runs_have_lost_their_worker(
 ) -> None:
     hosts = (Contact("gpu1", "no-worker", error="gpu1: there is no worker"),)
     lost = run(None, state, "no-worker")
-    fake("runs", list_runs=lambda ctx, host, everyone: Listing((lost,), hosts))
+    fake("runs", list_runs=lambda ctx, host, chosen: Listing((lost,), hosts))
     assert main(["ps"]) == status
 
 

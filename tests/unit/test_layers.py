@@ -27,7 +27,7 @@ LAYERS = (
     "output",
     "show.console",
     "show.live",
-    "show.tables",
+    *("show.tables", "show.notify"),
     *("show.page", "show.picture", "show.charts", "show.markup"),
     *("show.compare", "show.documents"),
     "show.plot",
@@ -46,6 +46,7 @@ LAYERS = (
     "app.watching",
     *("app.schedule", "app.looking", "app.firing", "app.schedule_code", "app.cancel"),
     *("app.submit", "app.logins", "app.forwarding"),
+    *("app.notify", "app.telling", "app.wishes"),
     *("app.provision_venv", "app.down_venv"),
     "app.steps",
     "app.pull",
@@ -98,6 +99,7 @@ LAYERS = (
     "code.patterns",
     "code.complaints",
     "endpoint",
+    "notify_file",
     "stub",
     "inboxes",
     "carriers.*",
@@ -132,10 +134,12 @@ LAYERS = (
     "model",
     "fields",
     "ids",
+    "show.undelivered",
     "show.units",
     "show.merged",
     "show.screen",
     "errors",
+    *("outbox", "sending", "messages"),
     "states",
     "wire",
     "sums",
@@ -198,15 +202,15 @@ PURE = (
         "manifest",
         "model",
         "fields",
-        "show.units",
+        *("show.undelivered", "show.units"),
         "show.merged",
     ),
     *("schedule.definition", "schedule.due", "schedule.instants", "schedule.expression"),
-    *("schedule.crontab", "show.schedules"),
-    *("show.screen", "errors", "states", "wire", "sums", "passing"),
+    *("schedule.crontab", "show.schedules", "show.notify"),
+    *("messages", "show.screen", "errors", "states", "wire", "sums", "passing"),
 )
 FORBIDDEN = {"subprocess", "socket", "fabric", "paramiko", "click", "runner.content"}
-BOTH_SIDES = ("flow", "passing", "states", "sums", "wire", "")
+BOTH_SIDES = (*("flow", "messages", "outbox", "passing", "sending", "states", "sums", "wire", ""),)
 
 
 def module_of(path: Path) -> str:

@@ -31,6 +31,13 @@ VALUES_ALONE = {
     "runner/model.py",
 }
 TESTED_BY: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            *("runner/app/wishes.py", "runner/app/telling.py", "runner/show/undelivered.py"),
+            *("provisioning/worker/notices.py", "provisioning/worker/notify_store.py"),
+        ),
+        "test_notify.py",
+    ),
     "runner/app/book.py": "test_pull.py",
     **dict.fromkeys(
         (

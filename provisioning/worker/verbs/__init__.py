@@ -17,8 +17,8 @@ from runner import wire
 
 VERBS = (
     *("again", "at_boot", "cancel", "drain", "files", "forward", "gc", "info", "list", "login"),
-    *("probe", "progress", "remove", "resume", "runs", "service", "stack", "submit", "tail"),
-    *("top", "usage", "wait", "why"),
+    *("notify", "probe", "progress", "remove", "resume", "runs", "service", "stack"),
+    *("submit", "tail", "top", "usage", "wait", "why"),
 )
 MAX_LISTING = 256 << 20
 KEEP_UP_S = 1.0

@@ -3,7 +3,7 @@
     {"source", "look": true}
         → {"run": status in full, "spec": its spec as it stands, values of env left out, "image"}
     {"id", "source", "kind", "params": {}, "env": {}, "secrets": {NAME: base64}, "changes": {},
-     "checkpoint": "last" or null, "client"}
+     "checkpoint": "last" or null, "client", "notify"}
         → {"id", "gpus", "run", "repeated", "checkpoint"}
 
 Order on disk: the checkpoint (hard-linked, verified, then renamed into place), the run's copy of
@@ -35,6 +35,7 @@ NOT_COPIED = (
     "accepted_at",
     "gpus_asked",
     "gpus",
+    "notify",
     "worker_image",
     "worker_image_id",
     "format",
@@ -109,6 +110,8 @@ def _make(call: Call, source: RunPaths, paths: RunPaths, request: Dict[str, Any]
         raise Refused("no-code", "the code of %s is gone from the worker: %s" % (source.id, lost))
     _check_image(call.workspace, source, original, request["kind"])
     spec = submit.settle_gpus(call, new_spec(original, request))
+    client = submit.take_notify(call, request)
+    spec.update({"notify": client} if client else {})
     # what a request that was cut left behind, under the lock that its maker held
     for left in (paths.checkpoints, paths.secrets):
         shutil.rmtree(left, ignore_errors=True)

@@ -15,6 +15,7 @@ import config
 import environment
 import gpus
 import leases
+import notices
 import paths
 import plain
 import seen
@@ -39,11 +40,11 @@ _RUN = "doctor"
 def answer(call: Call, request: Table) -> Table:
     """{"limit_s"} → what is here, and what came of trying it:
 
-    image up drained leases (may be written) shm_bytes stuck[] strangers[] nvidia (what is wrong
-    with nvidia-smi) nvidia_said seen (cards it shows) at_boot; tried (false: `problem` says why)
-    torch cuda python matmul reduce{backend, ranks, ok, text, slow} slow cards[{index, uuid, state,
-    free_mib, text}], state one of ok, wrong, failed, busy. A card that a run or anybody else has is
-    not touched; the others are leased while it lasts.
+    image up drained messages (notices.account) leases (may be written) shm_bytes stuck[]
+    strangers[] nvidia (what is wrong with nvidia-smi) nvidia_said seen (cards it shows) at_boot;
+    tried (false: `problem` says why) torch cuda python matmul reduce{backend, ranks, ok, text,
+    slow} slow cards[{index, uuid, state, free_mib, text}], state one of ok, wrong, failed, busy. A
+    card that a run or anybody else has is not touched; the others are leased while it lasts.
     """
     asked: Any = request.get("limit_s")
     limit_s = min(float(asked), 120.0) if plain.is_number(asked) and asked > 0 else LIMIT_S
@@ -74,6 +75,7 @@ def _here(workspace: Workspace, known: config.Config, folder: str) -> Table:
         "image": known.image,
         "up": supervisor.is_up(workspace),
         "drained": os.path.exists(workspace.drained),
+        "messages": notices.account(workspace),
         "leases": os.access(folder, os.W_OK) if os.path.isdir(folder) else None,
         "shm_bytes": shm_bytes,
         "stuck": _stuck(workspace),

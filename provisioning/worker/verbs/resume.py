@@ -1,6 +1,6 @@
 """`resume`: the same run goes on with a next attempt, from its newest checkpoint.
 
-    {"run", "params": {}, "env": {}, "secrets": {NAME: base64}, "token"}
+    {"run", "params": {}, "env": {}, "secrets": {NAME: base64}, "token", "notify"}
         → {"run": status, "repeated"}
 
 A resume is a file, resumes/N.json: from its rename on it counts, and the dispatcher takes it up.
@@ -33,6 +33,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
     """See the module's docstring. Raises Refused: wrong-state, no-secret, no-code, bad-request."""
     paths = call.run(request.get("run"))
     supervisor.ensure(call.workspace, request.get("local"))
+    submit.take_notify(call, request)
     lock = records.try_lock(os.path.join(paths.folder, "resume.lock"))
     if lock is None:
         raise Refused("wrong-state", "%s is being resumed by another command" % paths.id)

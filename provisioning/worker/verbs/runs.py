@@ -15,7 +15,8 @@ RECENT_SINCE = 2000
 
 
 def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
-    """{"ids"?, "project"?, "sweep"?, "all"?, "full"?, "ended"?, "since"?} → rows; {"hidden": n}.
+    """{"ids"?, "project"?, "sweep"?, "all"?, "full"?, "ended"?, "since"?} → rows;
+    {"hidden": n, "messages": what did not arrive (notices.account), of one run in full}.
 
     Without `all`, of the ended ones only the last RECENT come. Ids that are not here are missing.
     all, full, ended: bool. ended: ended ones alone; since: none that ended before that time, by
@@ -45,7 +46,12 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         chosen = [pair for pair in chosen if pair[0]["id"] not in old]
     full = bool(request.get("full"))
     call.send_rows([maker.status(spec, state, full).to_json() for spec, state in chosen])
-    return {"hidden": hidden}
+    told = None
+    if full and len(chosen) == 1 and isinstance(chosen[0][0].get("notify"), str):
+        import notices
+
+        told = notices.account(workspace, str(chosen[0][0]["notify"]))
+    return {"hidden": hidden, "messages": told}
 
 
 def _is_since(state: Dict[str, Any], since: float) -> bool:

@@ -1,7 +1,7 @@
 """`submit`: takes a snapshot and a spec; the run exists from the rename of its folder on.
 
     client                                          worker
-    REQ {"spec", "secrets", "diff",
+    REQ {"spec", "secrets", "notify", "diff",
          "list", "base", "ends"}
     list, END               unless "list" is null
     pack, END               END only if "ends"  →
@@ -43,6 +43,7 @@ from typing import Any, Dict, Iterable, List, Optional, Set
 import causes
 import config
 import contents
+import notify_store
 import records
 import secrets_store
 import seen
@@ -62,7 +63,7 @@ LEAST_BYTES = 1 << 20
 SMALL_BYTES = 1 << 20
 LAID_OUT_AT_ONCE = 2000
 """Rows of a snapshot whose copy is made before the answer; that of a larger one when it starts."""
-ACCEPTED = ("accepted_at", "gpus", "worker_image", "worker_image_id")
+ACCEPTED = ("accepted_at", "gpus", "notify", "worker_image", "worker_image_id")
 """What the worker adds to a spec, or settles in it."""
 
 
@@ -83,10 +84,11 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         raise Refused("bad-request", str(error)) from error
     listed = call.received_rows() if request.get("list") else None
     supervisor.ensure(call.workspace, request.get("local"))
+    client = take_notify(call, request)
     known = records.read(paths.spec)
     if known is not None:
         return _repeated(call, paths, known, spec)
-    asked = settle_gpus(call, spec)
+    asked = {**settle_gpus(call, spec), **({"notify": client} if client else {})}
     check_environment(spec)
     check_after(call, spec)
     with space.using_contents(call.workspace):
@@ -396,6 +398,17 @@ def store_secrets(paths: RunPaths, spec: Dict[str, Any], secrets: Any) -> None:
         raise Refused("no-secret", "the value of %s did not come" % ", ".join(lacking))
     try:
         secrets_store.write(paths, given)
+    except ValueError as error:
+        raise Refused("bad-request", str(error)) from error
+
+
+def take_notify(call: Call, request: Dict[str, Any]) -> Optional[str]:
+    """Keep how the operator wants to hear of runs; the client to tell of this one, or None.
+
+    Raises Refused.
+    """
+    try:
+        return notify_store.take(call.workspace, request.get("notify"))
     except ValueError as error:
         raise Refused("bad-request", str(error)) from error
 
