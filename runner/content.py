@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 _PACKAGE = Path(__file__).parent
 _SHARED = (
-    *("__init__.py", "flow.py", "messages.py", "outbox.py", "passing.py", "sending.py"),
+    *("__init__.py", "files.py", "flow.py", "messages.py", "outbox.py", "passing.py", "sending.py"),
     *("states.py", "sums.py", "wire.py"),
 )
 """Modules of `runner` that the worker shares."""

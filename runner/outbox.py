@@ -24,6 +24,7 @@ import json
 import os
 import shutil
 import time
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -37,6 +38,7 @@ from typing import (
 )
 
 from runner import messages
+from runner.files import write_whole
 
 if TYPE_CHECKING:
     from runner.sending import Result
@@ -419,18 +421,7 @@ def _age(path: str) -> float:
 
 
 def _write(path: str, body: Table) -> None:
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, ".%s.%d" % (name, os.getpid()))
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(json.dumps(body, sort_keys=True).encode("ascii"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except OSError:
-        _unlink(temporary)
-        raise
+    write_whole(Path(path), json.dumps(body, sort_keys=True).encode("ascii"), durable=True)
 
 
 def _read(path: str) -> Optional[Table]:

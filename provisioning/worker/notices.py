@@ -60,7 +60,7 @@ class Notices:
         client = spec.get("notify")
         if not isinstance(client, str):
             return
-        mark = _mark(paths, "ended-%d" % int(state.get("resumed") or 0))
+        mark = _mark(paths, "ended-%d" % resumes_of(state))
         if os.path.exists(mark):
             return
         settings = notify_store.read(self._workspace, client)

@@ -24,8 +24,12 @@ def test_the_bundle_holds_the_worker_and_what_both_sides_share() -> None:
     assert {"__main__.py", "dispatcher.py", "supervisord.conf"} <= set(names)
     assert [name for name in names if name.startswith("runner/")] == [
         "runner/__init__.py",
+        "runner/files.py",
         "runner/flow.py",
+        "runner/messages.py",
+        "runner/outbox.py",
         "runner/passing.py",
+        "runner/sending.py",
         "runner/states.py",
         "runner/sums.py",
         "runner/wire.py",

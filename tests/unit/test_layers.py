@@ -110,7 +110,6 @@ LAYERS = (
     "interrupts",
     "children",
     "grammar.secret",
-    "files",
     "content",
     "placement",
     "data_rules",
@@ -140,6 +139,7 @@ LAYERS = (
     "show.screen",
     "errors",
     *("outbox", "sending", "messages"),
+    "files",
     "states",
     "wire",
     "sums",
@@ -210,7 +210,9 @@ PURE = (
     *("messages", "show.screen", "errors", "states", "wire", "sums", "passing"),
 )
 FORBIDDEN = {"subprocess", "socket", "fabric", "paramiko", "click", "runner.content"}
-BOTH_SIDES = (*("flow", "messages", "outbox", "passing", "sending", "states", "sums", "wire", ""),)
+BOTH_SIDES = (
+    *("files", "flow", "messages", "outbox", "passing", "sending", "states", "sums", "wire", ""),
+)
 
 
 def module_of(path: Path) -> str:
