@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -47,14 +48,10 @@ def make_project(root: Path) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", params=SHELLS)
-def typist(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Typist]:
-    shell = str(request.param)
+@contextlib.contextmanager
+def at_shell(shell: str, base: Path) -> Iterator[Typist]:
     if shutil.which(shell, path="/usr/bin:/bin") is None:
         pytest.skip(f"{LEFT_OUT}{shell}: not installed")
-    base = tmp_path_factory.mktemp(shell)
     person = Typist(shell, base / "home", make_project(base / "project"), script(shell))
     try:
         yield person
@@ -66,6 +63,22 @@ def typist(
             if path.parent.name not in ("hosts", "agents")
         ]
         assert left == [], "a foreign name was run"
+
+
+@pytest.fixture(scope="module", params=SHELLS)
+def typist(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Typist]:
+    """One shell for many lines."""
+    with at_shell(request.param, tmp_path_factory.mktemp(request.param)) as person:
+        yield person
+
+
+@pytest.fixture(params=SHELLS)
+def looking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Typist]:
+    """A shell for one line, which is looked at."""
+    with at_shell(request.param, tmp_path) as person:
+        yield person
 
 
 @pytest.mark.parametrize(
@@ -95,23 +108,23 @@ def test_tab_makes_of_a_line(typist: Typist, line: str, words: list[str]) -> Non
     assert [word.rstrip("/") for word in typed] == words  # zsh takes it away again
 
 
-def test_a_program_of_this_folder_is_not_started_by_tab(typist: Typist) -> None:
-    folder = Path(os.readlink(f"/proc/{typist.pid}/cwd"))
+def test_a_program_of_this_folder_is_not_started_by_tab(looking: Typist) -> None:
+    folder = Path(os.readlink(f"/proc/{looking.pid}/cwd"))
     mine = folder / "runner"
     mine.write_text("#!/bin/sh\ntouch pwned\n")
     mine.chmod(0o755)
     try:
-        typist.look("./runner submit host=gp\t", "host=gpu1")
+        looking.look("./runner submit host=gp\t", "host=gpu1")
     finally:
         mine.unlink()
     assert not (folder / "pwned").exists()
 
 
-def test_zsh_and_fish_tell_what_each_word_is(typist: Typist) -> None:
-    if typist.shell == "bash":
-        assert "gpu1" in typist.look("runner submit host=\t\t", "local")
+def test_zsh_and_fish_tell_what_each_word_is(looking: Typist) -> None:
+    if looking.shell == "bash":
+        assert "gpu1" in looking.look("runner submit host=\t\t", "local")
         return
-    assert "this machine" in typist.look("runner submit host=\t\t", "this machine")
+    assert "this machine" in looking.look("runner submit host=\t\t", "this machine")
 
 
 @pytest.mark.parametrize(

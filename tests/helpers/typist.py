@@ -87,13 +87,15 @@ class Typist:
         return words
 
     def look(self, line: str, until: str) -> str:
-        """The screen after a line with Tabs, without Enter, once `until` stands there."""
+        """The screen after a line with Tabs, without Enter, once `until` stands there.
+
+        The line is left standing, so this is the last thing this person does: an interrupt would
+        let the shell drop some of what is typed next.
+        """
         begin = len(self.screen)
         self._send(line)
         wait_for(lambda: self._read() or until in self.screen[begin:], 60, until)
-        shown = self.screen[begin:]
-        self._send("\x03")
-        return shown
+        return self.screen[begin:]
 
     def _await_prompt(self, seen: int) -> None:
         wait_for(lambda: self._read() or self.screen.count(PROMPT) > seen, 60, "a prompt")
