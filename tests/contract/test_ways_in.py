@@ -29,6 +29,7 @@ import paths
 import presence
 import processes
 import pytest
+import records
 import sockets
 
 from runner.app import forwarding, logins
@@ -219,8 +220,12 @@ def test_a_service_that_is_killed_and_a_link_that_is_lost_come_back(
     # supervisord, too: its services end with it, and are started again by the next one
     supervisor = worker.supervisor
     before = [control.ask(workspace(worker), "getProcessInfo", "tensorboard")["pid"]]
+    lock = records.wait_lock(workspace(worker).start_lock, 5)
+    assert lock is not None
     os.kill(supervisor, signal.SIGKILL)
     wait_for(lambda: not processes.living(before), 20, "the end of its TensorBoard")
+    stays(lambda: client.poll() is None, 2.5, "a client that sees no supervisord")
+    os.close(lock)
     wait_for(lambda: worker.supervisor not in (0, supervisor), 30, "another supervisord")
     wait_for(lambda: answers(url), 60, "TensorBoard below another supervisord")
     assert client.poll() is None
