@@ -16,12 +16,14 @@ inputs := setup.cfg pyproject.toml constraints.txt
 pip := $(venv) -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 rig := RUNNER_RIG_PIP_ARGS="$(PIP_ARGS)" $(venv) -m tests.rig
 
-.PHONY: help demo test check faults bench bench-agents slow compat gpu image rig-up rig-down clean-rig clean
+.PHONY: help demo test check docs reference faults bench bench-agents slow compat gpu image rig-up rig-down clean-rig clean
 
 help:
 	@echo 'make demo       train an agent on this machine, from nothing'
 	@echo 'make test       everything that this machine can test; installs what that needs'
 	@echo 'make check      ruff, mypy and the unit tests, in seconds'
+	@echo 'make docs       the documentation as a site, in build/site'
+	@echo 'make reference  docs/reference anew, from the code'
 	@echo 'make faults     every fault at every phase of a run (root); writes docs/faults.md'
 	@echo 'make bench      figures, as ratios of pairs measured side by side (root: also over ssh)'
 	@echo 'make bench-agents  steps per CPU second beside CleanRL and Stable-Baselines3'
@@ -40,6 +42,10 @@ $(venv):
 .venv/.demo: $(venv) $(inputs)
 	@echo 'installing torch and the rest into .venv; this takes some minutes'
 	@$(pip) -e '.[agents,plot]'
+	@touch $@
+
+.venv/.docs: $(venv) $(inputs)
+	@$(pip) -e '.[docs]'
 	@touch $@
 
 .venv/.test: $(venv) $(inputs)
@@ -66,6 +72,14 @@ check: .venv/.dev
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy runner provisioning/worker tests/rig tests/helpers tests/faults tests/conftest.py
 	$(venv) -m pytest -q tests/unit --ignore-glob='*test_agent_*'
+
+# To be read from the disk, too: build/site/index.html. A link that leads nowhere fails.
+docs: .venv/.docs reference
+	$(venv) -m sphinx -c docs/site -d build/doctrees -W --keep-going -q docs build/site
+	@echo 'build/site/index.html'
+
+reference: .venv/.docs
+	@$(venv) docs/site/reference.py
 
 # tests/faults/cells.py lists them; make test tries a fixed sample.
 faults: .venv/.test

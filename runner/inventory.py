@@ -48,6 +48,10 @@ def find_project(start: Path) -> Project:
 def _read_project(root: Path) -> Project:
     path = root / PROJECT_FILE
     fields = Fields(read_toml(path) if path.exists() else {}, where=PROJECT_FILE)
+    return _parse_project(fields, root)
+
+
+def _parse_project(fields: Fields, root: Path) -> Project:
     name, project_id = fields.text("name"), fields.text("id")
     for key, value in (("name", name), ("id", project_id)):
         if value is not None and not valid_name(value):

@@ -232,15 +232,21 @@ class RunStatus(NamedTuple):
     """
 
     id: str
+    """What users type."""
     state: str
+    """queued, starting, running, stopping or ended."""
     outcome: Optional[str] = None
+    """Once it has ended: done, failed, cancelled or skipped."""
     cause: Optional[Dict[str, Any]] = None
     """{"kind": …, "text": …} and the kind's own fields."""
     job: Optional[str] = None
+    """None for a command."""
     project: Dict[str, str] = {}
+    """{"id", "name"}"""
     name: Optional[str] = None
     tags: List[str] = []
     sweep: Optional[str] = None
+    """The id of the sweep it is one of."""
     position: Optional[int] = None
     """Place in its line of the queue, from 1."""
     reason: Optional[str] = None
@@ -249,9 +255,12 @@ class RunStatus(NamedTuple):
     """The same for programs; its "kind" is order, gpus, slot, after, drained, disk or pause."""
     submitted_at: Optional[float] = None
     started_at: Optional[float] = None
+    """When its newest attempt began."""
     ended_at: Optional[float] = None
     attempt: int = 0
+    """The newest one; 0 before the first."""
     restarts_left: int = 0
+    """How many faults of its own are still forgiven."""
     priority: int = 0
     after: List[str] = []
     """Runs that must end done before this one starts."""
@@ -265,28 +274,37 @@ class RunStatus(NamedTuple):
     secrets: List[str] = []
     """Names alone."""
     nproc: int = 1
+    """Ranks."""
     gpus: List[Dict[str, Any]] = []
     """[{"uuid": …, "index": …, "name": …}]"""
     image: Optional[str] = None
     """That it asked for, else the one that its worker had."""
     params: Dict[str, Any] = {}
+    """All of them, by name."""
     given: List[str] = []
     """Names of the parameters that were typed or drawn; the others are the job's defaults."""
     argv: List[str] = []
     snapshot: Optional[str] = None
+    """The digest of its code."""
     code: Dict[str, Any] = {}
     """Where the snapshot came from: {"commit", "branch", "edited", "files", "bytes"}."""
     metric: Optional[str] = None
+    """The one its job chose to be shown."""
     step: Optional[int] = None
+    """The last one that was told."""
     metrics: Dict[str, float] = {}
+    """The newest value of each."""
     progress_at: Optional[float] = None
     exit: Optional[Dict[str, Any]] = None
+    """{"code", "signal", "rank"} of the last attempt's end."""
     log_bytes: int = 0
+    """Of rank 0."""
     log_cut_bytes: int = 0
     """Of these, what its log_limit gave back to the disk."""
     log_problem: Optional[str] = None
     """What the job or somebody else did to its log files, in the worker's words."""
     checkpoints: List[Dict[str, Any]] = []
+    """[{"name", "step", "bytes", "verified"}]"""
     bad_checkpoints: List[str] = []
     """Names of those that did not verify and were set aside; only in full."""
     attempts: List[Dict[str, Any]] = []

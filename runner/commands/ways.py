@@ -174,8 +174,6 @@ def _forward(keys: dict[str, str], command: str, to: str, as_json: bool, colour:
     gpus = _number(keys, "gpus", _MOST_GPUS)
     listener = forwarding.Listener(_number(keys, "port", 65535) or None)
     container: str | None = None
-    if gpus:
-        door, container = _begin(ctx, out, door, command, gpus)
 
     def on_ready(token: str) -> None:
         url = f"http://127.0.0.1:{listener.port}/"
@@ -186,15 +184,17 @@ def _forward(keys: dict[str, str], command: str, to: str, as_json: bool, colour:
         if not token and not forwarding.can_tell_users():
             out.warn(f"{command}: other users of this machine can open that port, too")
 
-    forwarder = forwarding.Forwarder(
-        ctx,
-        door.host,
-        forwarding.Target(to, door.run),
-        listener,
-        image=door.image,
-        container=container,
-    )
     try:
+        if gpus:
+            door, container = _begin(ctx, out, door, command, gpus)
+        forwarder = forwarding.Forwarder(
+            ctx,
+            door.host,
+            forwarding.Target(to, door.run),
+            listener,
+            image=door.image,
+            container=container,
+        )
         forwarder.run(on_ready)
     except KeyboardInterrupt:
         if door.run is not None:
