@@ -14,7 +14,7 @@ from checkpoint import own_folder, read_model
 from evaluation import Choose, evaluate_by_hand, play_greedy
 from options import Refused, read_options
 from room import check_room
-from runtime import Fault, Run, append_line, edge, open_progress
+from runtime import Fault, Run, append_line, edge, end_joined, open_progress
 
 T = TypeVar("T")
 
@@ -60,4 +60,5 @@ def launch(
     finally:
         if run:
             run.tidy()
+        end_joined(sys.exc_info()[1])
     return None

@@ -305,6 +305,28 @@ def close(run: Run) -> None:
         dist.destroy_process_group()
 
 
+def end_joined(error: BaseException | None) -> None:
+    """End this process by its error at once, where it is still joined with other ranks.
+
+    An exit as usual would destroy the group's threads while they run, and C++ aborts then, now and
+    then: a signal instead of the status, and its words below ours.
+    """
+    if error is None or not dist.is_initialized():
+        return
+    code: Any = 1
+    if isinstance(error, SystemExit):
+        code = error.code
+        if not isinstance(code, int) and code is not None:
+            print(code, file=sys.stderr)
+            code = 1
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code or 0)
+
+
 def report(run: Run, fault: Fault) -> None:
     """Write the fault line and exit with status 1; a fault of another rank is only said."""
     if fault.kind:

@@ -621,6 +621,8 @@ sys.path.insert(0, {agents!r})
 import checkpoint, options, runtime, sac, torch
 import numpy as np
 words, batches, out = json.loads(sys.argv[1])
+if not batches:
+    sac.launch(sac.Options, sac.train, sac.greedy, words)
 run = runtime.Run("sac", device="cpu")
 t = sac.train(options.read_options(sac.Options, words), run)
 trained = checkpoint.digest(t.learner.own.theta.detach())
@@ -693,6 +695,7 @@ gym.register("OneBad-v0", lambda: sac_stubs.Strict(bad_at=bad_at))
     words = words_of({**SMALL, "env": "one_bad:OneBad-v0", "num_envs": 2, "eval_every": 0})
     ranks = start_ranks(tmp_path, json.dumps([words, "", ""]))
     errors = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [1, 1]
     assert "stopped: another rank met a fault" in errors[0]
     assert "that is not finite, or beyond float32's 3.4e38, at 240" in errors[1]
 
