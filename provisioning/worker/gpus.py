@@ -113,7 +113,7 @@ class Query:
         self._with_load = with_load
         self._call = _Call(LOAD_QUERY if with_load else QUERY)
         self._apps = _Call(APPS_QUERY) if with_apps and self._call.error is None else None
-        self.missing = isinstance(self._call.error, (FileNotFoundError, NotADirectoryError))
+        self.missing = _is_missing(self._call.error)
         """There is no nvidia-smi; that is no problem: such a machine has no cards."""
 
     def fileno(self) -> int:
@@ -169,6 +169,17 @@ class Query:
             self.cards = parse(call.text, self._with_load)
             if self._apps is not None and self._apps.code == 0 and not self._apps.is_killed:
                 self.apps = parse_apps(self._apps.text)
+
+
+def _is_missing(error: Optional[OSError]) -> bool:
+    """Whether a program could not be started because there is none.
+
+    A folder of PATH that may not be entered says so in the place of that.
+    """
+    if isinstance(error, PermissionError):
+        places = (os.path.join(folder, QUERY[0]) for folder in os.get_exec_path())
+        return not any(os.path.lexists(place) for place in places)
+    return isinstance(error, (FileNotFoundError, NotADirectoryError))
 
 
 class _Call:

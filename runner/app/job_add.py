@@ -222,7 +222,10 @@ def _notes(script: Script, packages: Packages) -> Iterator[str]:
         open_ones = [line for line in packages.needed if not has_version(line)]
         whose = f"; yours to set: the version of {', '.join(open_ones)}" if open_ones else ""
         yield f"setup   {', '.join(packages.needed)}{whose}"
-    yield "resume  it knows no RUNNER_RESUME: repeated runs begin anew, so restarts = 0"
+    if script.resumes:
+        yield "resume  it reads RUNNER_RESUME: repeated runs go on from their newest checkpoint"
+    else:
+        yield "resume  it knows no RUNNER_RESUME: repeated runs begin anew, so restarts = 0"
     yield "files   what it writes beside itself (runs/, wandb/ …) is pulled as work/"
 
 

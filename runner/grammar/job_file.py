@@ -28,7 +28,8 @@ def job_text(script: Script, command: Sequence[str], packages: Packages, made_fr
     ]
     if script.metric is not None:
         lines.append(f"metric = {toml(script.metric)}  {_METRIC}")
-    lines.append("restarts = 0    # it knows no RUNNER_RESUME: each start begins anew")
+    if not script.resumes:
+        lines.append("restarts = 0    # it knows no RUNNER_RESUME: each start begins anew")
     lines += _setup(packages)
     if options:
         lines += ["", "[params]        # the script's own defaults"]

@@ -69,6 +69,8 @@ class Script:
     """(line, path) of what it writes outside of its folder, as far as that stands there."""
     old_gymnasium: bool = False
     """It reads what gymnasium 1.0 no longer gives."""
+    resumes: bool = False
+    """It names RUNNER_RESUME, so it goes on from a checkpoint."""
 
 
 def read_script(name: str, text: str, read: ReadModule) -> Script:
@@ -107,6 +109,7 @@ def read_script(name: str, text: str, read: ReadModule) -> Script:
         metric=metric,
         outside=tuple(_outside(tree)),
         old_gymnasium="gymnasium" in imports and bool(texts & {"final_info", "final_observation"}),
+        resumes="RUNNER_RESUME" in texts,
     )
 
 

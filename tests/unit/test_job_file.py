@@ -41,6 +41,11 @@ def test_what_is_written_is_read_again() -> None:
     assert "#   x: its default is computed" in text
 
 
+def test_one_that_goes_on_is_repeated_as_any_job_is() -> None:
+    _, job = made(Script(None, resumes=True))
+    assert job.restarts == JobSpec.restarts > 0
+
+
 def test_packages_that_are_needed_and_others_in_words() -> None:
     text, job = made(Script(None), Packages(("tyro",), ("wandb",), ("mystery",)))
     assert job.requirements == ("tyro",)

@@ -372,6 +372,11 @@ def test_sb3_and_old_gymnasium() -> None:
     assert read("import gymnasium\nx = infos['final_observation']\n").old_gymnasium
 
 
+def test_whether_it_goes_on() -> None:
+    assert read("import os\nold = os.environ['RUNNER_RESUME']\n").resumes
+    assert not read("import os\n# RUNNER_RESUME\n").resumes
+
+
 @pytest.mark.parametrize("text", ["def f(:\n", "x = 1\0", "print 'python 2'\n"])
 def test_what_is_no_python_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"train\.py"):

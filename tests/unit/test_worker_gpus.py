@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,19 @@ def test_a_tool_that_is_not_there_is_no_failure(
     assert (query.cards, query.fileno()) == ([], -1)
     assert told(query) == (None, None, True)
     assert gpus.query() is None
+
+
+def test_a_folder_of_path_that_may_not_be_entered_is_no_failure(
+    tool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool.write_text("not to be executed")
+    tool.chmod(0o644)
+    query = asked()
+    assert told(query) == ("nvidia-smi cannot be started: Permission denied", None, False)
+    tool.unlink()
+    refused = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: (_ for _ in ()).throw(refused))
+    assert told(asked()) == (None, None, True)
 
 
 def test_a_tool_that_cannot_be_started_is_one(tool: Path) -> None:
