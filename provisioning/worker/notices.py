@@ -8,6 +8,7 @@ read when something is put or sent, so a changed address counts from then on.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -23,9 +24,11 @@ from paths import RunPaths, Workspace
 
 from runner import messages
 from runner.outbox import Account, Outbox, deliverers, put_mark
+from runner.states import DONE, ENDED
 
 Table = Dict[str, Any]
 Fork = Callable[[Callable[[], None]], None]
+_EXIT = re.compile(r"exit [0-9]+|[A-Za-z_.]{1,80}")
 FLUSH_S = 10.0
 FORK_PAUSE_S = 2.0
 """Between two senders of a channel: one that was just forked has not taken its lock yet."""
@@ -56,7 +59,10 @@ class Notices:
     # -- what is told -------------------------------------------------------------------------
 
     def ended(self, paths: RunPaths, spec: Table, state: Table) -> None:
-        """A run has ended, and is told of once, however often this is called. Raises OSError."""
+        """A run has ended, and is told of once, however often this is called. Raises OSError.
+
+        Of a sweep one message says that it is through; of its runs only bad ends are told of.
+        """
         client = spec.get("notify")
         if not isinstance(client, str):
             return
@@ -65,7 +71,10 @@ class Notices:
             return
         settings = notify_store.read(self._workspace, client)
         outcome = str(state.get("outcome"))
-        if settings is None or not messages.wants(settings, "ended", outcome):
+        if settings is not None and spec.get("sweep"):
+            self._sweep_ended(client, settings, paths, spec, state)
+        told_of = outcome != DONE if spec.get("sweep") else True
+        if settings is None or not told_of or not messages.wants(settings, "ended", outcome):
             put_mark(mark)  # else who wants to hear later would be told of old ends
             return
         ident = messages.message_id(spec["id"], "ended", resumes_of(state), self._known.worker)
@@ -78,9 +87,46 @@ class Notices:
             zone=settings.get("zone"),
             checkpoint=names[-1] if names else None,
         )
-        cause = (state.get("cause") or {}).get("kind")
-        group = ("ended", outcome, cause, spec.get("sweep") or spec["id"])
+        group = ("ended", outcome, _kind(state), spec.get("sweep") or spec["id"])
         self._put(client, settings, message, group, mark)
+
+    def _sweep_ended(
+        self, client: str, settings: Table, paths: RunPaths, spec: Table, state: Table
+    ) -> None:
+        """Tell of a sweep, where this was the last of its runs to end."""
+        number = resumes_of(state)
+        mark = _mark(paths, "sweep-%d" % number)
+        if os.path.exists(mark):
+            return
+        outcomes = self._outcomes(paths, str(spec["sweep"]), state)
+        if outcomes is None:
+            return
+        ident = messages.message_id(spec["id"], "sweep", number, self._known.worker)
+        message = wording.sweep_ended(
+            spec,
+            outcomes,
+            ident=ident,
+            host=str(settings.get("host")),
+            at=float(state.get("ended_at") or 0.0),
+            zone=settings.get("zone"),
+        )
+        if not messages.wants(settings, "ended", message["outcome"]):
+            put_mark(mark)
+            return
+        self._put(client, settings, message, ("sweep", spec["sweep"]), mark)
+
+    def _outcomes(self, paths: RunPaths, sweep: str, state: Table) -> Optional[List[str]]:
+        """How each run of a sweep ended; None while one has not. state: that of the last one."""
+        found = [str(state.get("outcome"))]
+        # the last ones wait the longest, so that most looks are over at once
+        for name in sorted(os.listdir(self._workspace.runs), key=_number, reverse=True):
+            if name.rpartition(".")[0] != sweep or name == paths.id:
+                continue
+            other = records.read(self._workspace.run(name).state) or {}
+            if other.get("state") != ENDED:
+                return None
+            found.append(str(other.get("outcome")))
+        return found
 
     def stuck(self, paths: RunPaths, spec: Table, state: Table) -> None:
         """A live run does not move, as its launcher wrote down; told of once. Raises OSError."""
@@ -217,6 +263,20 @@ class Notices:
 def resumes_of(state: Table) -> int:
     """How often a run was resumed: it ends once more each time."""
     return int(state.get("resumed") or 0)
+
+
+def _number(name: str) -> int:
+    """Which one of its sweep a run is; 0 for one of none."""
+    number = name.rpartition(".")[2]
+    return int(number) if number.isascii() and number.isdigit() else 0
+
+
+def _kind(state: Table) -> Tuple[Any, str]:
+    """What ends of one kind have in common: `exit 2` is another one than `exit 1`."""
+    cause = state.get("cause") or {}
+    word = str(cause.get("text") or "").partition(":")[0]
+    told = cause.get("kind") == "exit" and _EXIT.fullmatch(word)
+    return cause.get("kind"), word if told else ""
 
 
 def _mark(paths: RunPaths, name: str) -> str:

@@ -11,12 +11,13 @@ be secrets. What a job said is on one line, its control characters written out.
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import causes
 from plain import is_number
 
 from runner import messages
+from runner.states import OUTCOMES
 
 Table = Dict[str, Any]
 _RETURNS = ("eval/return", "reward", "charts/episodic_return", "rollout/ep_rew_mean")
@@ -49,6 +50,31 @@ def ended(
     lines = [first, reached, "runner %s %s" % (command, spec["id"])]
     body = _message(spec, state, "ended", ident, host, at, title, lines)
     return dict(body, outcome=outcome)
+
+
+def sweep_ended(
+    spec: Table,
+    outcomes: Sequence[str],
+    *,
+    ident: str,
+    host: str,
+    at: float,
+    zone: Optional[str] = None,
+) -> Table:
+    """The message of a sweep's end. spec: of one of its runs; outcomes: of all of them."""
+    counts = {each: outcomes.count(each) for each in OUTCOMES if each in outcomes}
+    worst = next(each for each in ("failed", "skipped", *counts) if each in counts)
+    word = worst.upper() if len(counts) == 1 else "ENDED"
+    title = "%s %s on %s" % (spec["sweep"], word, host)
+    if len(counts) == 1:
+        told = "all %d runs" % len(outcomes) if len(outcomes) > 1 else "its one run"
+    else:
+        told = ", ".join("%d %s" % (count, each) for each, count in counts.items())
+    first = "%s at %s: %s" % (title, clock(at, zone), told)
+    command = "compare" if spec.get("job") and "done" in counts else "status"
+    lines = [first, "runner %s %s" % (command, spec["sweep"])]
+    body = _message(spec, {}, "ended", ident, host, at, title, lines)
+    return dict(body, run=None, outcome=worst, counts=counts)
 
 
 def stuck(

@@ -15,18 +15,22 @@ from runner.store import Record
 def scores(runs: Sequence[RunOnHost], records: Iterable[Record]) -> dict[str, SweepScore]:
     """Each sweep among the runs that has a score, by its id.
 
-    runs: those listed. records: what is known here of others; the sweep before is looked for
-    among them, and only those that a schedule or a person named the same are of one kind.
+    A sweep over several configurations has none: `compare` tells them apart. runs: those listed.
+    records: what is known here of others; the rest of a sweep is looked for among them, and the
+    sweep before, of which only those that a schedule or a person named the same are of one kind.
     """
     now: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         if run.status.sweep:
             now.setdefault(run.status.sweep, []).append(run.status.to_json())
     known: dict[str, list[Mapping[str, Any]]] = {}
-    if any(_kind(rows[0]) for rows in now.values()):
-        for record in records:
-            if record.run.get("sweep"):
-                known.setdefault(str(record.run["sweep"]), []).append(record.run)
+    listed = {run.id for run in runs}
+    for record in records if now else ():
+        sweep = str(record.run.get("sweep") or "")
+        if sweep in now and record.id not in listed:
+            now[sweep].append(record.run)
+        elif sweep:
+            known.setdefault(sweep, []).append(record.run)
     before = {
         sweep: (_kind(rows[0]), score) for sweep, rows in known.items() if (score := _score(rows))
     }
@@ -47,8 +51,10 @@ def scores(runs: Sequence[RunOnHost], records: Iterable[Record]) -> dict[str, Sw
 
 
 def _score(rows: Sequence[Mapping[str, Any]]) -> SweepScore | None:
-    """Of a sweep that has ended, from its runs that are done; None where there is none."""
+    """Of a sweep of one configuration that has ended, from its runs that are done; else None."""
     if any(row.get("state") != states.ENDED for row in rows):
+        return None
+    if len({_configuration(row) for row in rows}) > 1:
         return None
     done = [row for row in rows if row.get("outcome") == states.DONE]
     values = [metric_of(row.get("metrics") or {}, row.get("metric")) for row in done]
@@ -64,7 +70,12 @@ def _kind(row: Mapping[str, Any]) -> str | None:
     if not row.get("name") and not row.get("tags"):
         return None
     project = (row.get("project") or {}).get("id")
+    told = (project, row.get("job"), row.get("name"), row.get("tags"), row.get("metric"))
+    return repr((told, _configuration(row)))
+
+
+def _configuration(row: Mapping[str, Any]) -> str:
+    """What runs have in common that differ in their seeds alone."""
     params = {key: value for key, value in (row.get("params") or {}).items() if key != "seed"}
     words = None if row.get("job") else row.get("argv")
-    told = (project, row.get("job"), row.get("name"), row.get("tags"), row.get("metric"), words)
-    return repr((told, sorted(params.items())))
+    return repr((words, row.get("image"), sorted(params.items())))

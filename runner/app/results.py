@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -79,7 +79,17 @@ class Chosen(NamedTuple):
     ended: bool = False
     """Ended ones alone."""
     since: float | None = None
-    """What ended since then (seconds since the epoch, our clock), or has not ended."""
+    """What ended since then (seconds since the epoch, our clock), or has not ended: a sweep whole,
+    when one of its runs did."""
+
+    def of(self, statuses: Iterable[RunStatus], skew_s: float = 0.0) -> list[RunStatus]:
+        """Those listed; skew_s: their worker's clock minus ours."""
+        alone = self._replace(since=None)
+        found = [status for status in statuses if alone.takes(status)]
+        late = [status for status in found if self.takes(status, skew_s)]
+        sweeps = {status.sweep for status in late if status.sweep}
+        ids = {status.id for status in late}
+        return [status for status in found if status.id in ids or status.sweep in sweeps]
 
     def takes(self, status: RunStatus, skew_s: float = 0.0) -> bool:
         """Whether a run is one of them; skew_s: its worker's clock minus ours."""

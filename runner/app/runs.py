@@ -116,7 +116,8 @@ def list_runs(
     for each, error in quiet:
         contacts.append(contact_last_seen(each, error, records))
         told = last_seen_on(ctx, each, error, records, everyone=everyone)
-        mute = [run for run in told if chosen.takes(run.status)]
+        taken = {status.id for status in chosen.of(run.status for run in told)}
+        mute = [run for run in told if run.id in taken]
         most = RECENT if chosen.since is None else RECENT_SINCE
         shown = mute if everyone else _recent(mute, most)
         hidden += len(mute) - len(shown)
@@ -310,7 +311,7 @@ def _ask(ctx: Context, worker: Worker, chosen: Chosen) -> _Told:
     hidden: Any = reply.get("hidden")
     statuses = [read_status(row, worker.host.name) for row in rows]
     # an older worker tells of all
-    statuses = [status for status in statuses if chosen.takes(status, worker.clock_skew_s)]
+    statuses = chosen.of(statuses, worker.clock_skew_s)
     return _Told(statuses, contact_of(ctx, worker), int(hidden) if is_number(hidden) else 0)
 
 

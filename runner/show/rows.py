@@ -133,7 +133,7 @@ def _ended_rows(
             moment(ended, now),
             "; ".join(filter(None, [name, _reached(sweep, scores, now)])),
         ]
-    named = not sweep or not line[0][-1]
+    named = not sweep or len({run.status.name for run in group}) > 1
     differs = differing(group) if sweep else ()
     for run in shown:
         row = _row(run, now, member=bool(sweep), named=named, differs=differs)
@@ -153,9 +153,9 @@ def _reached(sweep: str | None, scores: Mapping[str, SweepScore], now: float) ->
 
 
 def _on(at: float, now: float) -> str:
-    """The day of what was reached before: `today`, `on Mon`, `on 2026-11-03`."""
+    """When it was reached before: `earlier today`, `on Mon`, `on 2026-11-03`."""
     day = moment(at, now).split()[0]
-    return "today" if ":" in day else f"on {day}"
+    return "earlier today" if ":" in day else f"on {day}"
 
 
 def differing(group: Sequence[RunOnHost]) -> tuple[str, ...]:

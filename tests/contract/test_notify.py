@@ -118,6 +118,32 @@ def test_each_final_state_is_told_once_whatever_the_hook_does(person: Person) ->
     assert account["error"].startswith("exit 3")
 
 
+def test_of_a_sweep_bad_ends_are_told_of_by_kind_and_then_that_it_is_through(
+    person: Person, tmp_path: Path
+) -> None:
+    person.wants()
+    worker = person.worker
+    go = tmp_path / "go"
+    code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
+    code += "sys.exit(int(sys.argv[2]) % 10)"
+    first = worker.python(code, str(go), "{X}", words=("each.X=0,1,2,11,12",))
+    sweep = first.rpartition(".")[0]
+    go.touch()
+    for number in range(1, 6):
+        worker.wait(f"{sweep}.{number}")
+    person.receiver.until(3)
+    later = worker.submit("true")  # by its end all the others were looked at again
+    person.receiver.until(4)
+    posted = person.receiver.messages
+    told = [(m["outcome"], m["cause"] and m["cause"]["text"], m.get("counts")) for m in posted]
+    bad = {("failed", f"exit {code}", None) for code in (1, 2)}
+    assert {(one, cause, None) for one, cause, counts in told if cause} == bad
+    (through,) = [m for m in posted if m.get("counts")]
+    assert (through["run"], through["sweep"]) == (None, sweep)
+    assert through["counts"] == {"done": 1, "failed": 4}
+    assert [m["run"] for m in posted if m["outcome"] == "done"] == [later]
+
+
 def person_account(person: Person) -> dict[str, Any]:
     """What the worker says has not arrived."""
     with person.worker.ctx.connect(person.worker.ctx.host("local")) as there:

@@ -59,13 +59,24 @@ def test_the_last_night_of_the_same_kind_stands_beside_this_one() -> None:
 def test_without_a_name_nothing_is_looked_for() -> None:
     now = night("dqn-now", 0, [1.0, 2.0], tags=[])
     old = night("dqn-old", DAY_S, [4.0], tags=[])
-
-    def unread() -> Any:
-        raise AssertionError("read")
-        yield
-
-    assert scores(now, unread())["dqn-now"].before is None
     assert scores(now, records(*old))["dqn-now"].before is None
+
+
+def test_runs_of_a_sweep_that_are_not_listed_count_as_well() -> None:
+    whole = night("dqn-now", 0, [1.0, 2.0, 6.0])
+    score = scores(whole[2:], records(*whole))["dqn-now"]
+    assert (score.iqm, score.seeds) == (3.0, 3)
+    live = run("dqn-now.9", "running", sweep="dqn-now", tags=["nightly"])
+    assert scores(whole[2:], records(*whole, live)) == {}
+
+
+def test_several_configurations_have_no_score_of_their_own() -> None:
+    mixed = night("dqn-now", 0, [1.0, 2.0])
+    mixed += night("dqn-now", 0, [5.0], params={"seed": 1, "lr": 1.0})
+    assert scores(mixed, records(*mixed)) == {}
+    lines = night("cmd-now", 0, [1.0], job=None, argv=["a"])
+    lines += night("cmd-now", 0, [1.0], job=None, argv=["b"])
+    assert scores(lines, []) == {}
 
 
 def test_a_sweep_that_goes_on_or_shows_no_metric_has_no_score() -> None:
@@ -74,6 +85,15 @@ def test_a_sweep_that_goes_on_or_shows_no_metric_has_no_score() -> None:
     mute = night("dqn-mute", 0, [1.0], metrics={})
     alone = [run("dqn-a", "ended", outcome="done")]
     assert scores([*live, *mute, *alone], []) == {}
+
+
+def test_a_sweep_of_which_one_ended_in_time_is_listed_whole() -> None:
+    whole = night("dqn-now", 1, [1.0, 2.0])
+    whole += [run("dqn-now.2", "running", sweep="dqn-now")]
+    statuses = [each.status for each in [*whole, *night("dqn-old", 60, [1.0])]]
+    ids = [each.id for each in whole]
+    assert [found.id for found in Chosen(since=NOW - 0.5).of(statuses)] == ids
+    assert [found.id for found in Chosen(ended=True, since=NOW - 0.5).of(statuses)] == ids[:2]
 
 
 @pytest.mark.parametrize(

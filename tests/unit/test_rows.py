@@ -282,5 +282,8 @@ def test_the_morning_after() -> None:
         f".3 FAILED gpu1 50k/50k 100% 483 {moment(NOW - 1800, NOW)} seed=3; nan in loss",
         f"sac-t0w8e DONE gpu1 {moment(NOW - 3 * 86_400, NOW)} pulled",
     ]
+    failed = {"outcome": "failed", "sweep": "cmd-b2x7m", "ended_at": NOW - 60}
+    alike = [run(f"cmd-b2x7m.{n}", "ended", argv=["echo", str(n)], **failed) for n in (1, 2)]
+    assert [row[-1].count("echo") for row in run_rows(alike, NOW, scores={})[0][1:]] == [0, 1, 1]
     everything, _ = run_rows(night, NOW, everyone=True, scores={})
     assert [row[0] for row in everything] == ["RUN", "dqn-b2x7m", "  .1", "  .2", "  .3"]

@@ -7,6 +7,8 @@ from typing import Any
 
 import wording
 
+from runner import messages
+
 SPEC: dict[str, Any] = {
     "id": "ppo-c41hd",
     "job": "ppo",
@@ -50,6 +52,30 @@ def test_a_good_end_and_one_that_somebody_wanted_need_no_cause() -> None:
     assert done["text"].splitlines()[-1] == "runner status ppo-c41hd"
     cancelled = ended(outcome="cancelled", cause={"kind": "cancelled", "text": "cancelled"})
     assert ": " not in cancelled["text"].splitlines()[0]
+
+
+def swept(*outcomes: str, **changes: Any) -> dict[str, Any]:
+    spec = {**SPEC, "id": "ppo-c41hd.2", "sweep": "ppo-c41hd", **changes}
+    return wording.sweep_ended(spec, outcomes, ident="m-2", host="gpu2", at=1796263320.0)
+
+
+def test_a_sweep_is_told_of_with_how_its_runs_ended() -> None:
+    found = swept("done", "done", "done")
+    assert found["text"].splitlines() == [
+        "ppo-c41hd DONE on gpu2 at 02:02 UTC: all 3 runs",
+        "runner compare ppo-c41hd",
+    ]
+    assert (found["run"], found["sweep"], found["outcome"]) == (None, "ppo-c41hd", "done")
+    mixed = swept("done", "failed", "done", "skipped")
+    assert (
+        mixed["text"]
+        .splitlines()[0]
+        .endswith("ENDED on gpu2 at 02:02 UTC: 2 done, 1 failed, 1 skipped")
+    )
+    assert mixed["outcome"] == "failed" and messages.is_bad(mixed)
+    assert mixed["counts"] == {"done": 2, "failed": 1, "skipped": 1}
+    assert swept("failed", "failed")["text"].endswith("\nrunner status ppo-c41hd")
+    assert swept("done", job=None)["text"].endswith(": its one run\nrunner status ppo-c41hd")
 
 
 def test_no_parameter_variable_or_argument_goes_out() -> None:

@@ -20,7 +20,7 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
 
     Without `all`, of the ended ones only the last RECENT come. Ids that are not here are missing.
     all, full, ended: bool. ended: ended ones alone; since: none that ended before that time, by
-    the clock here.
+    the clock here; a sweep of which one did not comes whole.
     """
     workspace = call.workspace
     ids, project, sweep = (request.get(name) for name in ("ids", "project", "sweep"))
@@ -36,7 +36,14 @@ def answer(call: Call, request: Dict[str, Any]) -> Dict[str, Any]:
         chosen = [pair for pair in chosen if pair[1]["state"] == states.ENDED]
     since = request.get("since")
     if since is not None:
-        chosen = [pair for pair in chosen if _is_since(pair[1], float(since))]
+        late = [pair for pair in chosen if _is_since(pair[1], float(since))]
+        alone = {spec["id"] for spec, _ in late}
+        sweeps = {spec["sweep"] for spec, _ in late if spec.get("sweep")}
+        chosen = [
+            (spec, state)
+            for spec, state in chosen
+            if spec["id"] in alone or spec.get("sweep") in sweeps
+        ]
     chosen.sort(key=lambda pair: (float(pair[0].get("accepted_at", 0)), pair[0]["id"]))
     hidden = 0
     if ids is None and not request.get("all"):
