@@ -27,5 +27,5 @@ runner plot "$run"
 say "runner plot $run --out results/demo.png"
 runner plot "$run" --out results/demo.png
 
-say "python agents/dqn.py evaluate=results/$run/checkpoints episodes=100"
+say "python agents/dqn.py evaluate=results/$run/checkpoints episodes=100 seed=1000"
 python agents/dqn.py evaluate="results/$run/checkpoints" episodes=100 seed=1000

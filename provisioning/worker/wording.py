@@ -71,8 +71,8 @@ def sweep_ended(
     else:
         told = ", ".join("%d %s" % (count, each) for each, count in counts.items())
     first = "%s at %s: %s" % (title, clock(at, zone), told)
-    command = "compare" if spec.get("job") and "done" in counts else "status"
-    lines = [first, "runner %s %s" % (command, spec["sweep"])]
+    compared = spec.get("job") and "done" in counts
+    lines = [first, "runner compare %s" % spec["sweep"] if compared else "runner ps --ended"]
     body = _message(spec, {}, "ended", ident, host, at, title, lines)
     return dict(body, run=None, outcome=worst, counts=counts)
 

@@ -163,6 +163,8 @@ def _nothing(told: Sequence[_Told], metric: str, asked: Asked) -> NotFound:
     names = some([item.run.id for item in told]) or "these runs"
     if asked.step is not None:
         return NotFound(f"{names}: no value of {metric} by step {asked.step:,}")
-    return NotFound(
-        f"{names}: no value of {metric} to compare yet", "--metric NAME says which one is meant"
-    )
+    there = sorted({name for item in told for name in item.run.status.metrics})
+    advice = [f"there are: {some(there, 12)}"] if there else []
+    if there or asked.metric is None:
+        advice.append("--metric NAME says which one is meant")
+    return NotFound(f"{names}: no value of {metric} to compare yet", *advice)

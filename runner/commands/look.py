@@ -17,7 +17,7 @@ from runner.commands.invocation import (
     require_runs,
     wait_for,
 )
-from runner.errors import HostError, RunFailed, WorkerError
+from runner.errors import HostError, RunFailed, SpecError, WorkerError
 from runner.usage import output_options
 
 
@@ -40,6 +40,12 @@ def ps(
     A host that does not answer is named on stderr, its runs as last seen; then 3 is the status, as
     where runs were last seen alive on a host that has no worker now.
     """
+    for word in words:
+        if "=" not in word:
+            from runner.fields import said
+
+            told = f"ps lists every run of the project; it takes host=H, not {said(word)}"
+            raise SpecError(told, "of one: runner status RUN", "of several: runner compare RUN…")
     keys = read_keys(words, "host")
     from runner.app import runs
     from runner.app.results import Chosen

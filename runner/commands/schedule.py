@@ -105,6 +105,10 @@ def next_(name: str, start: str | None, count: int, as_json: bool, colour: str) 
     out = open_output(as_json, colour)
     found, times = use.next_of(open_project(out), name, start, count)
     out.made(show.firing_lines(found, times), **show.next_document(found, times))
+    if found.paused:
+        out.warn(
+            f"{name} is paused; it fires at none of these before: runner schedule resume {name}"
+        )
 
 
 @schedule.command()

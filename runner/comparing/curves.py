@@ -63,7 +63,9 @@ def _curve(group: Summary, axis: str, number: int) -> GroupCurve:
         return GroupCurve(group.label, (), (), (), tuple(seeds))
     first = max(line[0][0] for line in lines)
     last = min(line[-1][0] for line in lines)
-    places = [first + (last - first) * i / (GRID - 1) for i in range(GRID)] if last > first else []
+    places = [first] if last == first else []
+    if last > first:
+        places = [first + (last - first) * i / (GRID - 1) for i in range(GRID)]
     points, low, high = [], [], []
     for i, place in enumerate(places):
         values = [value_at(line, place) for line in lines]

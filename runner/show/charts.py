@@ -104,8 +104,10 @@ def _axes(curves: Sequence[GroupCurve], axis: str) -> _Axes | None:
     low, high = min(heights), max(heights)
     if high <= low:
         low, high = low - (abs(low) * 0.1 or 1.0), high + (abs(high) * 0.1 or 1.0)
+    if last <= first:
+        first, last = first - (abs(first) * 0.1 or 1.0), last + (abs(last) * 0.1 or 1.0)
     room = (high - low) * 0.04
-    return _Axes(first, last if last > first else first + 1.0, low - room, high + room)
+    return _Axes(first, last, low - room, high + room)
 
 
 def _shapes(curve: GroupCurve, index: int, axes: _Axes) -> list[Markup]:
@@ -124,7 +126,7 @@ def _shapes(curve: GroupCurve, index: int, axes: _Axes) -> list[Markup]:
                 "path",
                 element("title", said),
                 d=_path(seed.points, axes),
-                class_=f"{kind} {name}",
+                class_=f"{kind} {name}{_dot(seed.points)}",
             )
         )
     if curve.points:
@@ -134,11 +136,16 @@ def _shapes(curve: GroupCurve, index: int, axes: _Axes) -> list[Markup]:
                 "path",
                 element("title", f"{curve.label}, IQM"),
                 d=_path(curve.points, axes),
-                class_=f"line {name}",
+                class_=f"line {name}{_dot(curve.points)}",
                 stroke_dasharray=dash,
             )
         )
     return shapes
+
+
+def _dot(points: Sequence[Point]) -> str:
+    """A class more for a curve in one place, which has no length to be seen by."""
+    return " dot" if len(set(points)) == 1 else ""
 
 
 def _path(points: Sequence[Point], axes: _Axes) -> str:

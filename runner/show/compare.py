@@ -114,11 +114,18 @@ def sentences(found: Comparison) -> list[str]:
     return lines + missing_sentences(found) + [*_same_seeds(found), difference_sentence(found)]
 
 
+_HARDLY = 0.55
+"""Below it nobody would call one the better."""
+
+
 def pair_sentences(found: Comparison, pair: Pair) -> list[str]:
     """Which is better and how surely, and what would decide it."""
     best, other, better = found.groups[pair.best].label, found.groups[pair.other].label, pair.better
     shown = f" {_probability(better.interval)}" if better.interval else ""
     text = f"{best} is better than {other} with probability {better.probability:.2f}{shown}: "
+    if not better.decided and better.probability < _HARDLY:
+        text = f"Hardly a difference between {best} and {other}: the one is better with probability"
+        return [f"{text} {better.probability:.2f}{shown} (rank-sum p {p_text(better.p)})."]
     if better.decided:
         return [f"{text}decided (rank-sum p {p_text(better.p)})."]
     text += f"not decided (rank-sum p {p_text(better.p)})."

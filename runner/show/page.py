@@ -57,6 +57,7 @@ svg{display:block;width:100%;height:100%;overflow:hidden}
 path{fill:none;stroke:currentColor;vector-effect:non-scaling-stroke;stroke-linejoin:round}
 .grid{stroke:var(--rule)}.line{stroke-width:2.5}.seed{stroke-width:1;opacity:.4}
 .lost{stroke-width:1.5;stroke-dasharray:3 3;opacity:.9}
+.dot{stroke-linecap:round;stroke-width:9;opacity:.7}
 .band{fill:currentColor;stroke:none;opacity:.16}
 .key{list-style:none;padding:0;margin:.4rem 0;display:flex;flex-wrap:wrap;gap:.2rem 1.4rem}
 .swatch{display:inline-block;width:1.4rem;height:.25rem;margin-right:.5rem;vertical-align:middle;

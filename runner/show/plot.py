@@ -21,6 +21,10 @@ ROWS = 17
 LEAST_COLUMNS = 20
 MOST_NAMED = 12
 """Metrics that are named where the one to draw is not there."""
+_COLOURS, _DASHES = 10, ("-", "--", ":", "-.")
+"""matplotlib's own colours; further curves begin again, with another dash."""
+_MOST_WITHIN = 6
+"""Names that have room beside the curves."""
 COLOURS = ("cyan", "yellow", "green", "red", "bold", "dim")
 PIP_LINE = "pip install matplotlib"
 _MOST = 1e300
@@ -250,17 +254,21 @@ def write_png(curves: Sequence[Curve], path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     metrics = sorted({line.metric for line in lines})
-    for line in lines:
+    for index, line in enumerate(lines):
         label = line.label if len(metrics) == 1 else f"{line.label}  {line.metric}"
         alone = "o" if len(line.points) == 1 else ""
         xs, ys = zip(*line.points, strict=True)
-        axes.plot(xs, ys, label=plain(label), linewidth=1.4, marker=alone)
+        dash = _DASHES[index // _COLOURS % len(_DASHES)]
+        axes.plot(xs, ys, dash, label=plain(label), linewidth=1.4, marker=alone)
     axes.set_xlabel("environment steps")
     axes.set_ylabel(plain(", ".join(metrics)))
     axes.xaxis.set_major_formatter(lambda value, _: steps(value) if value >= 0 else "")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    if len(lines) <= _MOST_WITHIN:
+        axes.legend(frameon=False)
+    else:  # it would lie over them
+        figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     write_whole(path, lambda partial: figure.savefig(partial, format="png"))
 
 

@@ -132,7 +132,7 @@ def notes(found: Sequence[Seen], now: float) -> list[str]:
     """What may be of interest."""
     return [
         f"{each.schedule.name} trains code of {moment(each.schedule.code_at, now)}; your tree"
-        f" differs in {each.changed} file{'' if each.changed == 1 else 's'}:\n"
+        f" differs in {each.changed} file{'' if each.changed == 1 else 's'}; to train it:\n"
         f"  runner schedule update {each.schedule.name}"
         for each in found
         if each.schedule.code == FIXED and each.changed

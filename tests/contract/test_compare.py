@@ -114,6 +114,8 @@ def test_what_cannot_be_compared_is_said(
 ) -> None:
     assert b"compare needs RUN" in cli(shared_worker).stderr
     assert b"--at is 'x'" in cli(shared_worker, sweeps[0], "--at", "x").stderr
+    there = cli(shared_worker, sweeps[0], "--metric", "nosuch").stderr
+    assert b"no value of nosuch to compare yet" in there and b"there are: loss, score" in there
     silent = shared_worker.submit("true")
     shared_worker.wait(silent)
     with pytest.raises(NotFound, match=f"{silent}: no value of eval/return to compare yet"):

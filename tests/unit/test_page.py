@@ -135,6 +135,14 @@ def test_charts_of_odd_values_are_drawn_too() -> None:
         assert drawn is not None and "nan" not in drawn and "inf" not in drawn
 
 
+def test_runs_with_one_point_each_are_dots_on_an_axis_around_them() -> None:
+    series = [dataclasses.replace(each, points=((2000, 9.0 + i),)) for i, each in enumerate(LOW)]
+    drawn = chart(group_curves(compared(series), STEPS), STEPS, "r")
+    assert drawn is not None
+    assert drawn.count('class="seed g0 dot"') == len(LOW) and 'class="line g0 dot"' in drawn
+    assert drawn.count(">2k<") == 1 and ">1.8k<" in drawn
+
+
 def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
     write_page(with_failed(), tmp_path / "c.html", NOW)
     write_picture(with_failed(), tmp_path / "c.png")

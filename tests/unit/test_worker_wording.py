@@ -74,8 +74,8 @@ def test_a_sweep_is_told_of_with_how_its_runs_ended() -> None:
     )
     assert mixed["outcome"] == "failed" and messages.is_bad(mixed)
     assert mixed["counts"] == {"done": 2, "failed": 1, "skipped": 1}
-    assert swept("failed", "failed")["text"].endswith("\nrunner status ppo-c41hd")
-    assert swept("done", job=None)["text"].endswith(": its one run\nrunner status ppo-c41hd")
+    assert swept("failed", "failed")["text"].endswith("\nrunner ps --ended")
+    assert swept("done", job=None)["text"].endswith(": its one run\nrunner ps --ended")
 
 
 def test_no_parameter_variable_or_argument_goes_out() -> None:
