@@ -127,7 +127,7 @@ def try_bare(
                 cwd=home if os.path.isdir(home) else "/",
                 start_new_session=True,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a NUL in what the crontab sets
             return subprocess.CompletedProcess(command, 127, b"", str(error).encode())
         try:
             out, said = child.communicate(timeout=limit_s)
@@ -172,8 +172,8 @@ def _last(said: bytes) -> str:
 def machine_zone() -> str:
     """The name of this machine's zone, by which cron goes; empty where it has none."""
     named = os.environ.get("TZ", "").lstrip(":")
-    if named:
+    if named and not named.startswith("/"):
         return named
-    path = os.path.realpath("/etc/localtime")
+    path = os.path.realpath(named or "/etc/localtime")
     _, sign, name = path.partition("/zoneinfo/")
     return name if sign else ""

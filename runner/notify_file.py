@@ -213,8 +213,9 @@ class _Reader:
 
     def _content(self, fields: Fields, key: str, name: str) -> str | None:
         """What a file that is named holds, without the end of its line."""
-        file = self._path.parent / Path(name).expanduser()
+        file = self._path.parent / name
         try:
+            file = self._path.parent / Path(name).expanduser()
             found = file.stat()
             problem = None if stat.S_ISDIR(found.st_mode) else _open_to(found, reads=True)
             if problem:
@@ -230,6 +231,9 @@ class _Reader:
             return None
         except UnicodeDecodeError:
             fields.problem(key, f"is {file}, which is not UTF-8")
+            return None
+        except (RuntimeError, ValueError) as error:  # ~ of nobody, a NUL
+            fields.problem(key, f"is {said(name)}, which is no file's name: {error}")
             return None
         if not text:
             fields.problem(key, f"is {file}, which is empty")

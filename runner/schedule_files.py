@@ -39,6 +39,7 @@ from runner.schedule.definition import (
 
 LOCK_LIMIT_S = 15.0
 MOST_LOG = 1 << 20
+_TRIES = 5
 
 
 def schedules_folder(home: str | None = None) -> Path:
@@ -66,6 +67,10 @@ class Shelf:
     def log(self) -> Path:
         """What firings said."""
         return self.folder / "log"
+
+    def exists(self) -> bool:
+        """Whether a schedule was added here."""
+        return (self.folder / "schedule.json").exists()
 
     def read(self) -> Schedule:
         """The schedule. Raises NotFound, IntegrityError."""
@@ -161,7 +166,7 @@ def shelf_of(root: Path, name: str) -> Shelf:
 def find_shelf(root: Path, name: str) -> Shelf:
     """The folder of a schedule of this project. Raises NotFound with the nearest name."""
     shelf = shelf_of(root, name)
-    if (shelf.folder / "schedule.json").exists():
+    if shelf.exists():
         return shelf
     known = [schedule.name for _, schedule in read_all(root)]
     raise NotFound(
@@ -171,20 +176,34 @@ def find_shelf(root: Path, name: str) -> Shelf:
     )
 
 
-def make_shelf(root: Path, name: str) -> Shelf:
-    """A new schedule's folder. Raises Conflict when there is one of this name, SpecError."""
+@contextlib.contextmanager
+def new_shelf(root: Path, name: str) -> Iterator[Shelf]:
+    """A new schedule's folder, locked. Raises Conflict when its name is taken, SpecError."""
     shelf = shelf_of(root, name)
-    if (shelf.folder / "schedule.json").exists():
+    with contextlib.ExitStack() as stack:
+        for left in reversed(range(_TRIES)):
+            _check_new(shelf, name)
+            try:
+                shelf.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise SpecError(f"{shelf.folder} cannot be made: {error.strerror}") from error
+            try:
+                stack.enter_context(shelf.locked())
+                break
+            except NotFound:  # whoever had it gave it up, and its folder went
+                if not left:
+                    raise
+        _check_new(shelf, name)  # another one may have added it while we waited
+        yield shelf
+
+
+def _check_new(shelf: Shelf, name: str) -> None:
+    if shelf.exists():
         raise Conflict(
             f"there is a schedule {name} of this project",
             f"runner schedule update {name}",
             f"or first: runner schedule remove {name}",
         )
-    try:
-        shelf.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise SpecError(f"{shelf.folder} cannot be made: {error.strerror}") from error
-    return shelf
 
 
 def read_all(root: Path | None = None) -> list[tuple[Shelf, Schedule]]:

@@ -20,7 +20,7 @@ from typing import Any
 from runner import states
 from runner.app import retrying, runs
 from runner.app.context import Context, open_context, seen
-from runner.app.schedule_code import code_context
+from runner.app.schedule_code import code_context, put_back
 from runner.app.submit import image_of, submit
 from runner.errors import (
     OutcomeUnknown,
@@ -139,6 +139,7 @@ def _submit_begun(
         return shelf.change(lambda now: replace(now, begun=waiting))
     if live:
         _cancel(ctx, live, host, log)
+    put_back(shelf)
     code, frozen = code_context(ctx, schedule, shelf)
 
     def announce(ids: list[str]) -> None:

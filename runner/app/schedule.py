@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -17,9 +18,9 @@ from runner import cron
 from runner.app.asked import resolve_request
 from runner.app.context import Context
 from runner.app.firing import Log, context_of, request_of
-from runner.app.schedule_code import changed_files, code_context, code_kept, take_code
+from runner.app.schedule_code import changed_files, code_context, code_kept, put_back, take_code
 from runner.app.submit import read_code, submit
-from runner.errors import ProvisionError, RunnerError, SpecError
+from runner.errors import NotFound, ProvisionError, RunnerError, SpecError
 from runner.fields import said
 from runner.manifest import Snapshot
 from runner.schedule import crontab
@@ -38,7 +39,7 @@ from runner.schedule.definition import (
 )
 from runner.schedule.expression import parse_expression
 from runner.schedule.instants import Firing, firings
-from runner.schedule_files import Shelf, find_shelf, make_shelf, read_all, schedules_folder
+from runner.schedule_files import Shelf, find_shelf, new_shelf, read_all, schedules_folder
 
 _UNREACHED = 3
 """Exit status of a try that found everything right but the host silent."""
@@ -95,15 +96,16 @@ def add(
     resolve_request(ctx, request_of(schedule, "add"), many=True)
     cron.read_crontab()
     next(firings(expression, schedule.tz, time.time()))
-    shelf = make_shelf(ctx.project.root, name)
-    schedule = replace(schedule, key=shelf.key)
-    try:
-        with shelf.locked():
+    with new_shelf(ctx.project.root, name) as shelf:
+        schedule = replace(schedule, key=shelf.key)
+        try:
             shelf.put_progress(Progress(handled=time.time()))
             return _put(ctx, shelf, schedule)
-    except BaseException:
-        shelf.remove()
-        raise
+        except BaseException:
+            with contextlib.suppress(RunnerError, OSError):
+                _drop_line(shelf.key)  # it may stand there by now
+            shelf.remove()
+            raise
 
 
 def update(ctx: Context, name: str, cron_text: str | None, words: Sequence[str]) -> Schedule:
@@ -130,14 +132,18 @@ def update(ctx: Context, name: str, cron_text: str | None, words: Sequence[str])
             code=typed.own.get("code", before.code),
             python=sys.executable,
         )
-        if (schedule.cron, schedule.zone) != (before.cron, before.zone):
-            # what another expression would have fired before now was not missed
-            shelf.change(lambda old: replace(old, handled=time.time()))
         with code_kept(shelf):
             try:
-                return _put(ctx, shelf, schedule)
+                schedule = _put(ctx, shelf, schedule)
+                if (schedule.cron, schedule.zone) != (before.cron, before.zone):
+                    # what another expression would have fired before now was not missed
+                    shelf.change(lambda old: replace(old, handled=time.time()))
+                return schedule
             except BaseException:
                 shelf.write(before)
+                if not before.paused:
+                    with contextlib.suppress(RunnerError, OSError):
+                        _put_line(before)
                 raise
 
 
@@ -229,11 +235,37 @@ def _refused(status: int, lines: Sequence[str], env: dict[str, str]) -> RunnerEr
 
 
 def remove(ctx: Context, name: str) -> None:
-    """Have it fire no more, and forget it; its runs stay. Raises NotFound, Conflict."""
-    shelf = find_shelf(ctx.project.root, name)
+    """Have it fire no more, and forget it; its runs stay. Raises NotFound, Conflict.
+
+    name: also the key of one whose project is gone, or of which only the crontab's line is left.
+    """
+    try:
+        shelf = find_shelf(ctx.project.root, name)
+    except NotFound:
+        if name in lost_lines():
+            _drop_line(name)
+            return
+        found = [each for each, schedule in stranded() if each.key == name]
+        if not found:
+            raise
+        shelf = found[0]
     with shelf.locked():
         _drop_line(shelf.key)
         shelf.remove()
+
+
+def stranded() -> list[tuple[Shelf, Schedule]]:
+    """Schedules of projects that are not where they were: none of their firings makes a run."""
+    return [found for found in read_all() if not os.path.isdir(found[1].root)]
+
+
+def lost_lines() -> list[str]:
+    """Keys of lines of ours in the crontab that lead to no schedule."""
+    try:
+        keys = crontab.keys(cron.read_crontab() or b"")
+    except ProvisionError:
+        return []
+    return [key for key in keys if not Shelf(schedules_folder() / key).exists()]
 
 
 def pause(ctx: Context, name: str) -> None:
@@ -269,12 +301,16 @@ def run_now(ctx: Context, name: str, announce: Callable[[list[str], str], None])
         local = f"{datetime.fromtimestamp(at, schedule.tz):%Y-%m-%dT%H:%M:%S} by hand"
         request = request_of(schedule, "by hand")
         asked = replace(context_of(schedule, Log(shelf)), report=ctx.report)
+        put_back(shelf)
         code, frozen = code_context(asked, schedule, shelf)
 
         def made(ids: list[str]) -> None:
-            fired = Fired(local, at, SUBMITTED, ids=tuple(ids), told_at=at)
-            shelf.change(lambda old: old.with_fired(fired))
             announce(ids, request.host)
+            fired = Fired(local, at, SUBMITTED, ids=tuple(ids), told_at=at)
+            try:
+                shelf.change(lambda old: old.with_fired(fired))
+            except RunnerError as error:  # the runs are made all the same
+                ctx.report.warn(f"{name}: these runs are not remembered as its own: {error}")
 
         submit(code, request, made, many=True, frozen=frozen)
 
@@ -301,6 +337,8 @@ def parse_time(text: str, schedule: Schedule) -> float:
         raise SpecError(
             f"--from is {said(text)}; it must be as '2027-03-27', '2027-03-27 02:30' or with +01:00"
         ) from None
+    if not 1970 < moment.year < 2200:
+        raise SpecError(f"--from is {said(text)}; it must lie after 1970 and before 2200")
     at = moment if moment.tzinfo is not None else moment.replace(tzinfo=schedule.tz)
     return at.timestamp()
 
@@ -352,7 +390,11 @@ def local_zone() -> str:
     text = cron.machine_zone()
     if not text:
         return "UTC"
-    find_zone(text)
+    try:
+        find_zone(text)
+    except SpecError as error:
+        told = f"the zone of this machine is {said(text)}, which is none that is known here"
+        raise SpecError(told, "say in which zone it is meant: tz=Europe/Berlin") from error
     return text
 
 

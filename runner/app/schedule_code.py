@@ -26,6 +26,9 @@ from runner.manifest import Snapshot
 from runner.schedule.definition import FIXED, GIT, TREE, Schedule
 from runner.schedule_files import Shelf, write
 
+_OLD, _OLD_LIST = "code.old", "code.old.json"
+"""What was there, while something else takes its place."""
+
 
 def take_code(ctx: Context, schedule: Schedule, shelf: Shelf) -> None:
     """Copy the project's code as it is now, for `code=fixed`. Raises SpecError."""
@@ -49,22 +52,42 @@ def take_code(ctx: Context, schedule: Schedule, shelf: Shelf) -> None:
 
 @contextlib.contextmanager
 def code_kept(shelf: Shelf) -> Iterator[None]:
-    """The code that was there is there again where what is done inside fails."""
-    listed, old = shelf.folder / "code.json", shelf.folder / "code.old"
-    rows = listed.read_bytes() if listed.exists() else None
-    shutil.rmtree(old, ignore_errors=True)
+    """The code that was there is there again where what is done inside fails, or is killed."""
+    put_back(shelf)
+    listed, old, gone = (shelf.folder / name for name in ("code.json", _OLD, "code.gone"))
     if shelf.code.exists():
+        if listed.exists():
+            shutil.copyfile(listed, shelf.folder / _OLD_LIST)
         os.rename(shelf.code, old)
     try:
         yield
     except BaseException:
-        if old.exists():
-            shutil.rmtree(shelf.code, ignore_errors=True)
-            os.rename(old, shelf.code)
-        if rows is not None:
-            listed.write_bytes(rows)
+        put_back(shelf)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    if old.exists():
+        os.rename(old, gone)  # from here on it is the new one
+    _clear(shelf)
+
+
+def put_back(shelf: Shelf) -> None:
+    """Have the code that was there, where a change of it was not carried through.
+
+    The caller holds the shelf's lock.
+    """
+    old, rows = shelf.folder / _OLD, shelf.folder / _OLD_LIST
+    if old.exists():
+        if rows.exists():
+            shutil.copyfile(rows, shelf.folder / "code.json.tmp")
+            os.replace(shelf.folder / "code.json.tmp", shelf.folder / "code.json")
+        shutil.rmtree(shelf.code, ignore_errors=True)
+        os.rename(old, shelf.code)
+    _clear(shelf)
+
+
+def _clear(shelf: Shelf) -> None:
+    for name in ("code.gone", "code.new"):
+        shutil.rmtree(shelf.folder / name, ignore_errors=True)
+    (shelf.folder / _OLD_LIST).unlink(missing_ok=True)
 
 
 def _copy(root: Path, snapshot: Snapshot, to: Path) -> None:

@@ -82,6 +82,8 @@ def list_(as_json: bool, colour: str) -> None:
         out.report.note("no schedules of this project")
     for text in show.advice(found, now, has_cron=has_daemon()):
         out.warn(text)
+    for text in show.lost(use.lost_lines(), use.stranded()):
+        out.warn(text)
     for text in show.notes(found, now):
         out.report.note(text)
 

@@ -82,6 +82,13 @@ def is_ours(each: bytes, key: str) -> bool:
     return each.endswith(mark(key)) and not each.lstrip().startswith(b"#")
 
 
+def keys(text: bytes) -> list[str]:
+    """Of which schedules there are lines."""
+    ends = [each.rpartition(MARK)[2].rstrip(b"\n") for each in _lines(text) if MARK in each]
+    names = [end.decode("ascii", "replace") for end in ends]
+    return [key for key in dict.fromkeys(names) if valid_name(key) and line_of(text, key)]
+
+
 def settings(text: bytes, key: str) -> Mapping[str, str]:
     """The variables that the crontab sets above our line, or in all of it without one."""
     found: dict[str, str] = {}

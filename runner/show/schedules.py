@@ -23,6 +23,7 @@ from runner.show.units import DAY_S, duration, moment, rfc3339
 
 if TYPE_CHECKING:
     from runner.app.schedule import Seen
+    from runner.schedule_files import Shelf
 
 QUIET_S = 7200.0
 """Cron comes by at least each hour; twice that without it is worth a word."""
@@ -126,6 +127,15 @@ def advice(found: Sequence[Seen], now: float, *, has_cron: bool) -> list[str]:
             out.append(f"{name}: cron did not come by since {since}; does it run?")
         out += _unmade(each, now)
     return out
+
+
+def lost(keys: Sequence[str], stranded: Sequence[tuple[Shelf, Schedule]]) -> list[str]:
+    """What fires for nothing: lines without a schedule, schedules without a project."""
+    lines = [(key, f"your crontab has a line of {key}, which is no schedule") for key in keys]
+    for shelf, schedule in stranded:
+        told = f"{schedule.name} is of a project that is not in {schedule.root} any more"
+        lines.append((shelf.key, told))
+    return [f"{told}; take it away:\n  runner schedule remove {key}" for key, told in lines]
 
 
 def notes(found: Sequence[Seen], now: float) -> list[str]:

@@ -115,6 +115,8 @@ def test_without_on_all_but_single_failures_is_meant(folder: Path) -> None:
         (f'[webhook]\nurl = "{URL}"\nformat = "slak"', "did you mean 'slack'?"),
         ('[webhook]\nurl_file = "gone"', "gone: No such file or directory"),
         ('[webhook]\nurl_file = "."', ": Is a directory"),
+        ('[webhook]\nurl_file = "~nouser/x"', "'~nouser/x', which is no file's name"),
+        ('[webhook]\nurl_file = "a\\u0000b"', "which is no file's name"),
         ('[webhook]\nurl_file = "empty"', "which is empty"),
         ('[webhook]\nurl_file = "open"', "others may read it (mode 0644)"),
         (f'[webhook]\nurl = "{URL}"\nheaders = 3', "webhook.headers is 3; it must be a table"),
