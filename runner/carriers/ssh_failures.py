@@ -101,7 +101,11 @@ def _auth_failure(route: Route, said: str) -> AuthRefused:
 
 
 def auth_refused(route: Route, hop: Hop, offered: list[str], troubles: list[str]) -> AuthRefused:
-    """Says who was refused where, with which keys, and how to let them in."""
+    """Says who was refused where, with which keys, and how to let them in.
+
+    offered: none where none could be read; then those that were to be are named.
+    """
+    offered = offered or offered_keys(hop)
     keys = f"offered {', '.join(offered)}" if offered else "no key to offer"
     through = ["-o", f"ProxyJump={route.jump}"] if route.jump and hop is route.last else []
     copy = ["ssh-copy-id", *through, *hop.target.typed]

@@ -57,6 +57,16 @@ def test_what_cannot_be_honoured_is_named_before_anything_is_sent(
     assert connections(sshd) == before
 
 
+def test_a_key_that_is_gone_is_named(me: Operator, sshd: RigHost) -> None:
+    key = me.home / ".ssh/id_ed25519"
+    public = subprocess.run(["ssh-keygen", "-y", "-f", key], capture_output=True, check=True).stdout
+    key.with_suffix(".pub").write_bytes(public)
+    key.unlink()
+    with pytest.raises(AuthRefused, match="id_ed25519 .the file is gone, only its .pub") as caught:
+        open_session(Host("h", ssh="rig-plain", transport="fabric"))
+    assert caught.value.advice[-1].startswith("put the key file back")
+
+
 def test_a_login_that_asks_for_more_than_a_key_is_told(me: Operator, sshd: RigHost) -> None:
     config = sshd.folder / "two-factors"
     with socket.socket() as probe:
