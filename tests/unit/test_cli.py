@@ -173,7 +173,7 @@ def test_mistakes_are_told_in_two_lines(
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["ps", "gpu1"], "gpu1 is not key=value"),
+        (["ps", "gpu1"], "ps lists every run of the project; it takes host=H, not 'gpu1'"),
         (["ps", "hots=x"], "hots is no key here; this command takes host="),
         (["wait", "x", "--timeout", "90"], "--timeout is '90'; a bare number has no unit"),
         (["tail", "--from", "1", "-n", "2"], "--from and -n are two ways"),
