@@ -229,6 +229,12 @@ def test_a_command_that_writes_without_end_is_never_held_up_and_fills_no_disk(
     assert len(result.output) == 2000
 
 
+def test_a_command_that_never_stops_writing_is_ended_at_its_limit(tmp_path: Path) -> None:
+    result = run(tmp_path, "import os\nwhile True: os.write(1, b'x' * 65536)", limit_s=1.0)
+    assert (result.ok, result.text) == (False, "not done within 1 s; ended")
+    assert len(result.output) <= 2000
+
+
 def test_what_a_command_leaves_behind_is_ended_and_not_waited_for(tmp_path: Path) -> None:
     code = (
         "import subprocess; p = subprocess.Popen(['sleep', '300']);"
