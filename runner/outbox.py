@@ -8,7 +8,7 @@ Both sides have this module: a worker has an outbox for each operator, a schedul
                                   further message of that cause, which are held for a digest
         lost/ID.CHANNEL.json      what was given up
         CHANNEL.json              failures in a row, the last error, when to try again
-        CHANNEL.lock              held by who sends
+        CHANNEL.lock              held by who sends; which message a command is run for
 
 A message with a mark is sent only once the mark is there. Who puts one writes the message, then
 the mark; killed between the two, whoever finds no mark puts it again under the same name. So it is
@@ -53,6 +53,7 @@ MOST_RECORD = 1 << 20
 PAUSE_S = 1.0
 """Between two messages: receivers take about one each second."""
 _REST = "rest"
+_CUT = "cut while it ran"
 
 
 class Account(NamedTuple):
@@ -232,6 +233,7 @@ class Outbox:
         with self._locked(channel) as mine:
             if not mine or not self._may_try(channel):
                 return []
+            self._name_running(channel, "")
             results: List[Result] = []
             for path, body in self._queue(channel):
                 if results:
@@ -275,7 +277,8 @@ class Outbox:
     ) -> Result:
         if channel == "command":
             # run once at most: killed in the middle it is not run again
-            self._give_up(path, body, "cut while it ran")
+            self._name_running(channel, os.path.basename(path))
+            self._give_up(path, body, _CUT)
         result = deliver(body["message"])
         if result.ok:
             _unlink(path)
@@ -322,7 +325,7 @@ class Outbox:
         """Whether this process alone sends on a channel now."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        fd = os.open(os.path.join(self.folder, channel + ".lock"), flags, 0o600)
+        fd = os.open(self._lock_path(channel), flags, 0o600)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -334,15 +337,33 @@ class Outbox:
             os.close(fd)
 
     def _is_locked(self, channel: str) -> bool:
-        if not os.path.exists(os.path.join(self.folder, channel + ".lock")):
+        if not os.path.exists(self._lock_path(channel)):
             return False
         with self._locked(channel) as mine:
             return not mine
 
+    def _lock_path(self, channel: str) -> str:
+        return os.path.join(self.folder, channel + ".lock")
+
+    def _name_running(self, channel: str, name: str) -> None:
+        """Say which message a command is run for; for who holds the lock."""
+        with contextlib.suppress(OSError):  # it counts as lost meanwhile
+            Path(self._lock_path(channel)).write_text(name, encoding="ascii")
+
+    def _is_under_way(self, name: str) -> bool:
+        """Whether the command for what was given up beforehand still runs."""
+        channel = name[: -len(".json")].rpartition(".")[2]
+        try:
+            named = Path(self._lock_path(channel)).read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return False
+        return named == name and self._is_locked(channel)
+
     # -- looking ------------------------------------------------------------------------------
 
     def account(self) -> Account:
-        """What has not arrived so far. Messages that were never tried are on their way."""
+        """What has not arrived so far. Messages that were never tried are on their way, and
+        so is one while its command runs."""
         now = self._clock()
         waiting = lost = 0
         errors = []
@@ -358,6 +379,8 @@ class Outbox:
             at = float(body.get("lost_at") or 0)
             if now - at > LOST_KEPT_S:
                 _unlink(os.path.join(self._lost, name))
+                continue
+            if body.get("error") == _CUT and self._is_under_way(name):
                 continue
             lost += 1
             errors.append((at, str(body.get("error"))))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 import signal
 import ssl
 import subprocess
@@ -30,6 +31,10 @@ COMMAND_LIMIT_S = 60.0
 _MOST_BODY = 4096
 _MOST_SAID = 200
 _MOST_OUTPUT = 2000
+_CHUNK = 65536
+_LOOK_S = 0.05
+_LAST_WORDS_S = 1.0
+"""How long what a command left behind may go on writing: a logger that it wrote through."""
 _MOST_REDIRECTS = 3
 _KEEPS_BODY = (307, 308)
 _REDIRECTS = (301, 302, 303, *_KEEPS_BODY)
@@ -164,7 +169,8 @@ def run_command(
 ) -> Result:
     """Give a message to a command, as JSON on its stdin; no shell is between.
 
-    It and what it started in its group is ended at the limit.
+    Ended at the limit, or by itself: what it started in its group ends with it. Of its output the
+    end is kept, and nothing waits for who else holds that open.
     """
     began = time.monotonic()
     env = dict(
@@ -175,35 +181,62 @@ def run_command(
         RUNNER_NOTIFY_RUN=str(message.get("run") or ""),
         RUNNER_NOTIFY_OUTCOME=str(message.get("outcome") or ""),
     )
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out:
+    with tempfile.TemporaryFile() as given:
         given.write(json.dumps(message, sort_keys=True).encode("ascii") + b"\n")
         given.seek(0)
         try:
             child = subprocess.Popen(
-                argv, stdin=given, stdout=out, stderr=out, env=env, cwd=folder,
-                start_new_session=True,
+                argv, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
+                cwd=folder, bufsize=0, start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError) as error:
             text = "%s: %s" % (argv[0], getattr(error, "strerror", None) or error)
             took_s = time.monotonic() - began
             return Result(False, messages.shown(text), took_s, began=False)
+    try:
+        heard, is_over = _hear(child, began + limit_s)
+    finally:
         try:
-            code: Optional[int] = child.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            code = None
-            try:
-                os.killpg(child.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            child.wait()
-        size = out.seek(0, os.SEEK_END)
-        out.seek(max(0, size - _MOST_OUTPUT))
-        said = out.read().decode("utf-8", "replace").strip()
-        output = messages.shown(said, len(said) * 8)[-_MOST_OUTPUT:]
+            # it is not reaped yet, so the number is its group's and nobody else's
+            os.killpg(child.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        code = child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+    said = heard.decode("utf-8", "replace").strip()
+    output = messages.shown(said, len(said) * 8)[-_MOST_OUTPUT:]
     took_s = time.monotonic() - began
-    if code is None:
+    if not is_over:
         return Result(False, "not done within %g s; ended" % limit_s, took_s, output=output)
     text = "exit %d" % code if code >= 0 else "killed by signal %d" % -code
     if code and output:
         text += ": " + messages.shown(output[-_MOST_SAID:])
     return Result(code == 0, text, took_s, output=output)
+
+
+def _hear(child: subprocess.Popen[bytes], until: float) -> Tuple[bytes, bool]:
+    """The end of what a command wrote, and whether it ended by then; it is not reaped.
+
+    until: of the monotonic clock. All is read as it comes, so that no write of it ever waits.
+    """
+    assert child.stdout is not None
+    fd, heard, is_open, is_over = child.stdout.fileno(), b"", True, False
+    while True:
+        if not is_over and _has_ended(child.pid):
+            is_over, until = True, min(until, time.monotonic() + _LAST_WORDS_S)
+        left = until - time.monotonic()
+        if left <= 0 or (is_over and not is_open):
+            return heard, is_over
+        ready, _, _ = select.select([fd] if is_open else [], [], [], min(left, _LOOK_S))
+        if ready:
+            data = os.read(fd, _CHUNK)
+            is_open = bool(data)
+            heard = (heard + data)[-_MOST_OUTPUT:]
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True  # somebody reaped it

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import AbstractSet, Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 import plain
 import tfevents
@@ -77,6 +77,8 @@ class Room(NamedTuple):
     tags: int
     points: int
     """Of each tag, or up to twice as many."""
+    wanted: AbstractSet[str] = frozenset()
+    """Tags that are kept however many others there are."""
 
 
 class EventFile:
@@ -135,6 +137,7 @@ class EventFile:
             if self.inode not in (None, found.st_ino) or found.st_size < self.offset:
                 self._begin_anew()  # by the job, with another file or an emptied one
             self.inode, self.size = found.st_ino, found.st_size
+            self._known |= room.wanted  # of which a tensor is taken whatever came before it
             while self.problem is None and self.offset < self.size:
                 if time.monotonic() >= deadline:
                     return False
@@ -200,7 +203,7 @@ class EventFile:
         if not plain.is_number(point[2]):
             return
         if tag not in self.series:
-            if len(self.series) >= room.tags:
+            if len(self.series) >= room.tags and tag not in room.wanted:
                 return
             self.series[tag] = Series()
         if self.first is None:

@@ -10,13 +10,14 @@ much does. A job that writes progress lines says all by them: its event files ar
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, FrozenSet, List, Optional
 
 import eventfiles
 import merging
 import plain
 import progress
 import records
+import retention
 from paths import RunPaths
 
 FORMAT = 1
@@ -35,15 +36,17 @@ MOST_POINTS = 2000
 MOST_POINTS_IN_ALL = 130_000
 LEAST_POINTS = 50
 MOST_TAGS = 2048
-"""Of all files."""
+"""Of all files; what may be shown is kept beyond them."""
 WORTH_KEEPING_BYTES = 1 << 20
 
 
 class Scalars:
     """A run's event files as far as they were read."""
 
-    def __init__(self, paths: RunPaths) -> None:
+    def __init__(self, paths: RunPaths, metric: Optional[str]) -> None:
+        """metric: the job's own choice."""
         self._paths = paths
+        self._wanted = _wanted(metric)
         self._where: Dict[str, str] = {}
         self._files: Dict[str, eventfiles.EventFile] = _kept(paths.curves)
 
@@ -72,7 +75,8 @@ class Scalars:
         """How much may be kept of a file, with all that there is of others."""
         tags = sum(len(each.series) for each in self._files.values())
         points = max(LEAST_POINTS, min(MOST_POINTS, MOST_POINTS_IN_ALL // max(1, tags)))
-        return eventfiles.Room(len(file.series) + max(0, MOST_TAGS - tags), points)
+        most = len(file.series) + max(0, MOST_TAGS - tags)
+        return eventfiles.Room(most, points, self._wanted)
 
     @property
     def offset(self) -> int:
@@ -107,6 +111,16 @@ class Scalars:
         records.write(self._paths.curves, body, sync=False)
 
 
+def _wanted(metric: Optional[str]) -> FrozenSet[str]:
+    """Tags by which a file may say the metric that is shown: its name, and the ends of it to which
+    a folder's name may be the beginning."""
+    found: set[str] = set()
+    for name in (*([metric] if metric else []), *retention.KNOWN_METRICS):
+        parts = name.split("/")
+        found.update("/".join(parts[place:]) for place in range(len(parts)))
+    return frozenset(found)
+
+
 def _kept(path: str) -> Dict[str, eventfiles.EventFile]:
     """What was kept; nothing where that was not written by us."""
     body = records.read(path) or {}
@@ -135,7 +149,7 @@ def curve(
     rows = progress.points(paths.progress(0), most, names)
     if rows or progress.last(paths.progress(0))["step"] is not None:
         return rows
-    found = Scalars(paths)
+    found = Scalars(paths, metric)
     before = found.offset
     found.find()
     found.read(limit_s)
@@ -179,7 +193,7 @@ class Reader:
             return
         now = self._now()
         if self._scalars is None:
-            self._scalars = Scalars(self._paths)
+            self._scalars = Scalars(self._paths, self._metric)
             self._begun_at = self._curves_at = now
             self._words_of = self._curves_of = self._scalars.offset
         if now - self._found_at >= min(FIND_S, FIRST_FIND_S + (now - self._begun_at) / 10):

@@ -203,7 +203,7 @@ def _value(data: bytes, at: int, stop: int, known: Set[str]) -> Optional[Tuple[s
         return tag, simple
     if is_scalar and len(known) < _MOST_KNOWN:
         known.add(tag)
-    if tensor is None or tag not in known:
+    if tensor is None or not (is_scalar or tag in known):
         return None
     value = _tensor(data, *tensor)
     return None if value is None else (tag, value)

@@ -1,6 +1,6 @@
 """A terminal taken over for a while: its other screen, keys as they are typed, its size.
 
-Whatever ends the command (a key, TERM, a hangup, Ctrl-C, a bug), the terminal is left as it was.
+Whatever ends the command (a key, TERM, HUP, QUIT, Ctrl-C, a bug), the terminal is left as it was.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[2J"
 """The other screen, no cursor, and no line goes on in the next one."""
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGTSTP)
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
+_ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_SIGNALS = (*_ENDS, signal.SIGWINCH, signal.SIGTSTP)
 _KEYS = {
     b"q": "quit",
     b"Q": "quit",

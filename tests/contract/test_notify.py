@@ -113,9 +113,8 @@ def test_each_final_state_is_told_once_whatever_the_hook_does(person: Person) ->
     assert {run: worker.state(run)["outcome"] for run in wanted} == wanted
     assert posted[0]["host"] == "local"
     wait_for(person.is_delivered, 30, "an empty outbox")
-    account = person_account(person)
-    assert account["lost"] == 4
-    assert account["error"].startswith("exit 3")
+    wait_for(lambda: person_account(person)["lost"] == 4, 30, "the end of the last command")
+    assert person_account(person)["error"].startswith("exit 3")
 
 
 def test_of_a_sweep_bad_ends_are_told_of_by_kind_and_then_that_it_is_through(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -211,11 +212,79 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
     result = run(tmp_path, code, limit_s=2.0)
     assert not result.ok
     assert "not done within 2 s" in result.text
+    assert _is_gone(tmp_path)
+
+
+def test_a_command_that_writes_without_end_is_never_held_up_and_fills_no_disk(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import os, resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "for n in range(512): os.write(1, b'x' * 65536)\n"
+        "os.write(2, b'the end')"
+    )
+    result = run(tmp_path, code)
+    assert (result.ok, result.text) == (True, "exit 0")
+    assert result.output.endswith("xxxthe end")
+    assert len(result.output) == 2000
+
+
+def test_a_command_that_never_stops_writing_is_ended_at_its_limit(tmp_path: Path) -> None:
+    result = run(tmp_path, "import os\nwhile True: os.write(1, b'x' * 65536)", limit_s=1.0)
+    assert (result.ok, result.text) == (False, "not done within 1 s; ended")
+    assert len(result.output) <= 2000
+
+
+def test_what_a_command_leaves_behind_is_ended_and_not_waited_for(tmp_path: Path) -> None:
+    code = (
+        "import subprocess; p = subprocess.Popen(['sleep', '300']);"
+        " open('pid', 'w').write(str(p.pid)); print('told', flush=True)"
+    )
+    result = run(tmp_path, code)
+    assert (result.ok, result.output) == (True, "told")
+    assert result.took_s < 30.0
+    assert _is_gone(tmp_path)
+
+
+def test_what_left_the_group_of_a_command_is_not_waited_for(tmp_path: Path) -> None:
+    """It holds the output open, and is nobody's to end."""
+    code = (
+        "import subprocess; p = subprocess.Popen(['sleep', '300'], start_new_session=True);"
+        " open('pid', 'w').write(str(p.pid)); print('told', flush=True)"
+    )
+    result = run(tmp_path, code)
     pid = int((tmp_path / "pid").read_text())
+    try:
+        assert (result.ok, result.output) == (True, "told")
+        assert _is_sleeping(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_command_that_closes_its_output_is_still_waited_for(tmp_path: Path) -> None:
+    code = "import os, time; os.close(1); os.close(2); time.sleep(1); open('l', 'w'); os._exit(3)"
+    result = run(tmp_path, code)
+    assert (result.ok, result.text) == (False, "exit 3")
+    assert (tmp_path / "l").exists()
+
+
+def test_the_last_words_that_come_by_way_of_another_process_are_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_LAST_WORDS_S", 60.0)
+    argv = ["sh", "-c", "(sleep 0.1; echo late >&2) & exit 4"]
+    env = {"PATH": os.environ["PATH"]}
+    result = sending.run_command(argv, MESSAGE, env=env, folder=str(tmp_path))
+    assert (result.text, result.output) == ("exit 4: late", "late")
+
+
+def _is_gone(folder: Path) -> bool:
+    """Whether what a command started, and wrote the number of into `pid`, is no more."""
+    pid = int((folder / "pid").read_text())
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and _is_sleeping(pid):
         time.sleep(0.05)
-    assert not _is_sleeping(pid)
+    return not _is_sleeping(pid)
 
 
 def _is_sleeping(pid: int) -> bool:

@@ -112,7 +112,13 @@ def test_a_run_appears_goes_on_and_ends(worker: LocalWorker, watch: Watch) -> No
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+    ("number", "status"),
+    [
+        (signal.SIGTERM, 143),
+        (signal.SIGHUP, 129),
+        (signal.SIGINT, 130),
+        (signal.SIGQUIT, 131),
+    ],
 )
 def test_a_signal_leaves_the_terminal_as_it_was(
     watch: Watch, number: signal.Signals, status: int
@@ -120,8 +126,8 @@ def test_a_signal_leaves_the_terminal_as_it_was(
     terminal = watch()
     terminal.until("1 of 1 host answer")
     assert terminal.modes != terminal.modes_before
-    if number == signal.SIGINT:
-        terminal.press("\x03")
+    if number in (signal.SIGINT, signal.SIGQUIT):
+        terminal.press("\x03" if number == signal.SIGINT else "\x1c")
     else:
         terminal.child.send_signal(number)
     assert terminal.end() == status

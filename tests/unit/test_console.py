@@ -119,7 +119,7 @@ def test_whatever_is_raised_leaves_it_as_it_was(
     terminal.until(b"\x1b[?1049l")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_ends_it(terminal: Terminal, number: signal.Signals) -> None:
     modes = termios.tcgetattr(terminal.theirs)
     with (

@@ -285,6 +285,38 @@ def test_a_command_that_was_cut_is_not_run_again_and_is_told_of(desk: Desk) -> N
     assert desk.box.account().error == "cut while it ran"
 
 
+def test_a_command_that_runs_is_under_way_and_lost_once_its_sender_is_gone(desk: Desk) -> None:
+    other = Outbox(str(desk.folder), lambda: desk.now)
+    seen: list[Any] = []
+
+    def runs(message: dict[str, Any]) -> Result:
+        seen.append(other.account()[:3])
+        return desk.deliver(message)
+
+    def dies(message: dict[str, Any]) -> Result:
+        seen.append(other.account()[:3])
+        raise KeyboardInterrupt
+
+    desk.put("a", channels=("command",))
+    with pytest.raises(KeyboardInterrupt):
+        desk.box.send_due("command", dies)
+    cut = (0, 1, "cut while it ran")
+    assert (seen.pop(), other.account()[:3]) == ((0, 0, None), cut)
+    # another one that runs says nothing of it, nor does one that sends elsewhere
+    desk.put("b", channels=("command", "webhook"))
+    for channel in ("webhook", "command"):
+        desk.box.send_due(channel, runs)
+        assert seen.pop() == cut
+    desk.put("c", channels=("command",))
+    desk.put("d", channels=("command",))
+    desk.fails = "exit 1"
+    desk.box.send_due("command", runs, pause_s=0)
+    assert [each[1] for each in seen] == [1, 2]
+    assert other.account()[:3] == (0, 3, "exit 1")
+    (desk.folder / "lost" / "x").write_text(json.dumps({"error": cut[2], "lost_at": desk.now}))
+    assert other.account().lost == 4
+
+
 def test_two_senders_of_a_channel_do_not_send_twice(desk: Desk) -> None:
     desk.put("a")
     inner: list[Any] = []

@@ -173,6 +173,37 @@ def test_many_metrics_share_the_room(run: RunPaths, monkeypatch: pytest.MonkeyPa
     assert sum(len(row[1]) for row in curve(run)) < 2 * 2000 + 30 * 2 * scalars.LEAST_POINTS
 
 
+@pytest.mark.parametrize(
+    ("metric", "name", "tag", "shown"),
+    [
+        ("eval/score", "runs/x/tfevents", "eval/score", "eval/score"),
+        (None, "runs/x/tfevents", "charts/episodic_return", "charts/episodic_return"),
+        ("eval/score", "runs/x/eval/tfevents", "score", "eval/score"),
+    ],
+)
+def test_what_is_shown_is_kept_behind_any_number_of_others(
+    run: RunPaths, metric: str | None, name: str, tag: str, shown: str
+) -> None:
+    path = Path(run.code, "runs/x/tfevents")
+    many = [scalar(f"layer/{n}", 1.0, 0, 1000.0) for n in range(scalars.MOST_TAGS + 20)]
+    event_writers.write(path, version(1000.0), *many)
+    put(run, 10, 20, name=name, tag=tag)
+    put(run, 10, 20, tag="other")
+    scene = Scene(run, metric)
+    scene.pass_s(1)
+    scene.reader.finish(hurried=False)
+    said = progress.said(run)
+    assert (said["step"], said["metrics"].get(shown)) == (20, 10.0)
+    assert next(iter(said["metrics"])) == shown
+    assert [row[:2] for row in curve(run, names=[shown])] == [
+        [10, {shown: 5.0}],
+        [20, {shown: 10.0}],
+    ]
+    assert len({tag for row in curve(run) for tag in row[1]}) == scalars.MOST_TAGS + 1
+    os.unlink(run.curves)
+    assert len(scalars.curve(run, 100, [shown], metric=metric, is_live=False, limit_s=60.0)) == 2
+
+
 def test_a_full_disk_is_no_trouble(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     put(run, 1)
 

@@ -97,6 +97,14 @@ def test_tensors_in_every_spelling(tmp_path: Path, dtype: str) -> None:
     assert read(tmp_path) == {"a": [(1, 0.25), (2, 0.5)]}
 
 
+def test_of_any_number_of_tensors_each_counts_that_says_what_it_is(tmp_path: Path) -> None:
+    writer = event_writers.torch_writer(tmp_path)
+    for number in range(tfevents._MOST_KNOWN + 10):
+        writer.add_scalar(f"t/{number}", 1.0, 1, new_style=True)
+    writer.close()
+    assert len(read(tmp_path)) == tfevents._MOST_KNOWN + 10
+
+
 def test_several_values_in_one_event_among_what_is_no_scalar() -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
