@@ -93,6 +93,7 @@ bench: .venv/.test
 	$(venv) benchmarks/bench_cancel.py
 	$(venv) benchmarks/bench_dispatch.py
 	$(venv) benchmarks/bench_views.py
+	$(venv) benchmarks/bench_completing.py
 	@$(rig) packages
 	$(venv) benchmarks/over_ssh.py
 
