@@ -103,6 +103,20 @@ class Comparison:
     level: float = bootstrap.LEVEL
     """The p below which a pair is decided: less where there are several."""
 
+    @property
+    def held_back(self) -> tuple[Seed, ...]:
+        """Seeds that went on as far as others did, but whose values end where all are compared.
+
+        So it is where a value is no number from some step on: such values are not kept.
+        """
+        counted = [seed for group in self.groups for seed in group.counted]
+        furthest = max((seed.series.reach or 0 for seed in counted), default=0)
+        return tuple(
+            seed
+            for seed in counted
+            if seed.series.reach == self.step < furthest <= (seed.series.run.step or 0)
+        )
+
 
 def compare(
     series: Sequence[Series],

@@ -5,8 +5,8 @@ params{} nproc image snapshot code pooled_codes[] iqm{value, interval} mean{…}
 iqm_if_missing_were_worst seeds[{run, host, seed, use, score, state, outcome, cause, step, problem}]
 }] pairs[{better, than, probability, interval, p, decided, more_seeds_of_each,
 probability_if_missing_were_worst, differ{}}] differ{job, params{}, nproc, images[], codes[]} gone[]
-hosts[]. `use` is counted, missing or same-seed; better and than count the groups from 0; an
-interval is null where seeds are too few.
+held_back[] hosts[]. `use` is counted, missing or same-seed; better and than count the groups from
+0; an interval is null where seeds are too few.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ def sentences(found: Comparison) -> list[str]:
     lines = []
     for pair in found.pairs:
         lines += pair_sentences(found, pair)
+    lines += _held_back(found)
     lines += pooled_sentences(found)
     if any(len(group.counted) < bootstrap.LEAST_SEEDS for group in found.groups):
         lines.append(f"Fewer than {bootstrap.LEAST_SEEDS} seeds give no interval.")
@@ -149,6 +150,17 @@ def _probability(found: bootstrap.Interval) -> str:
 def p_text(p: float) -> str:
     """`0.15`, `0.008`, `< 0.001`."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def _held_back(found: Comparison) -> list[str]:
+    """Who ended all curves where they are compared, having gone further."""
+    names = [seed.series.run.id for seed in found.held_back]
+    if not names:
+        return []
+    return [
+        f"{found.metric} of {some(names, MOST_MISSING)} has no number after {steps(found.step)}, "
+        "though training went on: all are compared there. Has it diverged?"
+    ]
 
 
 def missing_sentences(found: Comparison) -> list[str]:
@@ -277,6 +289,7 @@ def document(report: CompareReport) -> dict[str, Any]:
         "pairs": [_pair(pair) for pair in found.pairs],
         "differ": _differ(found.differences),
         "gone": list(found.gone),
+        "held_back": [seed.series.run.id for seed in found.held_back],
         "hosts": [host_contact(contact) for contact in report.silent],
     }
 

@@ -7,6 +7,7 @@ import pytest
 
 from runner.comparing.comparison import COUNTED, MISSING, SAME_SEED, Comparison, compare
 from runner.comparing.scores import Series
+from runner.show.compare import sentences
 from runner.wire import RunStatus
 
 
@@ -40,6 +41,17 @@ def test_the_better_group_is_named_whatever_the_order() -> None:
         assert found.groups[pair.best].label == "lr=3e-4"
         assert pair.better.probability == 0.8 and not pair.better.decided
         assert found.groups[pair.best].iqm_with_missing is None is pair.with_missing
+
+
+def test_seeds_whose_values_end_though_they_went_on_are_named() -> None:
+    ended = [seed(f"bad.{n}", 1e-3, n, 9.0 + n, reach=50, step=100) for n in (1, 2)]
+    shorter = seed("short", 1e-3, 3, 9.0, reach=50, step=50)
+    found = compared([*HIGH, *ended, shorter])
+    assert found.step == 50
+    assert [each.series.run.id for each in found.held_back] == ["bad.1", "bad.2"]
+    text = " ".join(sentences(found))
+    assert "eval/return of bad.1, bad.2 has no number after 50, though training went on" in text
+    assert compared(HIGH + LOW).held_back == ()
 
 
 def test_smaller_may_be_better() -> None:
