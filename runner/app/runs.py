@@ -6,7 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import states
@@ -41,6 +41,7 @@ LATEST = "latest"
 _TOLD = (Unreachable, ProvisionError)
 """What a listing can say in a line. A changed key, asked for by the host's name, is raised."""
 CURVE_POINTS = 2000
+MOST_LABEL = 60
 RECENT = 20
 RECENT_SINCE = 2000
 """Ended runs of a host that are listed, also where a time was named; it tells as many itself."""
@@ -249,8 +250,8 @@ def by_host(ctx: Context, refs: Sequence[RunRef]) -> list[tuple[Host, list[str]]
 
 
 def curves(ctx: Context, refs: Sequence[RunRef]) -> list[Curve]:
-    """The progress lines of runs."""
-    out = []
+    """The progress lines of runs; those of one job are labelled by what differs, too."""
+    out: list[tuple[RunStatus, Curve]] = []
     for host, ids in by_host(ctx, refs):
         out += retrying.look(
             ctx.report,
@@ -258,12 +259,27 @@ def curves(ctx: Context, refs: Sequence[RunRef]) -> list[Curve]:
             functools.partial(_curves, ctx, ids),
         )
     ctx.report.done()
-    return out
+    told = told_apart([status for status, _ in out])
+    return [replace(curve, label=f"{curve.label} {told[curve.run]}".rstrip()) for _, curve in out]
 
 
-def _curves(ctx: Context, ids: Sequence[str], worker: Worker) -> list[Curve]:
+def _curves(ctx: Context, ids: Sequence[str], worker: Worker) -> list[tuple[RunStatus, Curve]]:
     _, rows = worker.call("runs", ids=list(ids), full=False)
-    return [curve_of(worker, seen(ctx, worker, row, ids).status) for row in rows]
+    statuses = [seen(ctx, worker, row, ids).status for row in rows]
+    return [(status, curve_of(worker, status)) for status in statuses]
+
+
+def told_apart(statuses: Sequence[RunStatus]) -> dict[str, str]:
+    """`lr=0.001 seed=1` of each run: the parameters that are not the same in all of its job."""
+    found = dict.fromkeys((status.id for status in statuses), "")
+    for job in {status.job for status in statuses if status.job}:
+        alike = [status for status in statuses if status.job == job]
+        names = dict.fromkeys(name for status in alike for name in status.params)
+        differ = [n for n in names if len({repr(each.params.get(n)) for each in alike}) > 1]
+        for status in alike:
+            words = [f"{name}={status.params[name]}" for name in differ if name in status.params]
+            found[status.id] = " ".join(words)[:MOST_LABEL]
+    return found
 
 
 def curve_of(worker: Worker, status: RunStatus, names: Sequence[str] | None = None) -> Curve:

@@ -42,7 +42,12 @@ body{margin:0 auto;max-width:60rem;padding:1rem;background:var(--paper);color:va
 font:1rem/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
 h1{font-size:1.35rem;line-height:1.3;margin:.2rem 0}h2{font-size:1.1rem;margin:1.8rem 0 .4rem}
 p{margin:.35rem 0}.dim,figcaption,footer{color:var(--dim)}.bad{color:var(--bad);font-weight:600}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+.scroll{overflow-x:auto;background:
+linear-gradient(var(--paper),var(--paper)) left/1rem 100% no-repeat local,
+linear-gradient(var(--paper),var(--paper)) right/1rem 100% no-repeat local,
+linear-gradient(90deg,var(--rule),transparent) left/.7rem 100% no-repeat scroll,
+linear-gradient(270deg,var(--rule),transparent) right/.7rem 100% no-repeat scroll}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.3rem .8rem .3rem 0;text-align:left;vertical-align:top;white-space:nowrap;
 border-bottom:1px solid var(--rule)}
 th{font-weight:600;color:var(--dim)}.n{text-align:right}

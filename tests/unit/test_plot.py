@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from runner.app.results import Curve
+from runner.app.runs import told_apart
 from runner.errors import NotFound, SpecError
 from runner.show.plot import PIP_LINE, check_target, chosen_lines, draw, write_png
 from runner.show.screen import Paint, width
+from runner.wire import RunStatus
 
 
 def curve(run: str, *points: tuple[int, Mapping[str, float]], metric: str | None = None) -> Curve:
@@ -87,6 +89,21 @@ def test_of_ended_runs_it_says_where_their_own_files_can_be_seen() -> None:
     )
     with pytest.raises(NotFound, match="no metric to draw yet"):
         draw([*ended, curve("c")])
+
+
+def test_curves_of_one_job_are_named_by_what_differs() -> None:
+    params = [{"lr": 0.001, "seed": 1, "steps": 5}, {"lr": 0.001, "seed": 2, "steps": 5}]
+    runs = [
+        RunStatus(id=f"dqn-a.{n}", state="ended", job="dqn", params=p) for n, p in enumerate(params)
+    ]
+    alone = RunStatus(id="ppo-b", state="ended", job="ppo", params={"lr": 1.0})
+    command = RunStatus(id="cmd-c", state="ended")
+    assert told_apart([*runs, alone, command]) == {
+        "dqn-a.0": "seed=1",
+        "dqn-a.1": "seed=2",
+        "ppo-b": "",
+        "cmd-c": "",
+    }
 
 
 def test_names_are_escaped() -> None:
