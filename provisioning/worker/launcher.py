@@ -444,6 +444,10 @@ class Attempt:
         while processes.living(swept.left):
             # what cannot die keeps its cards: hold the leases for it
             time.sleep(POLL_S)
+        for fd in self.leases.values():
+            # before the lock of the run, which goes with this process: who sees that one free, as a
+            # cancel does, finds these free, too
+            os.close(fd)
 
 
 def launch(
