@@ -40,7 +40,6 @@ class Conversation:
         self.child = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.child.stdin is not None and self.child.stdout is not None
         self._in, self._out = self.child.stdin, self.child.stdout
-        assert self._out.readline() == wire.MAGIC
         self._frames = self._read()
         self.hello = self._next()[2]
         self._stream = 0
@@ -79,6 +78,11 @@ class Conversation:
 
     def _read(self) -> Iterator[tuple[int, int, bytes]]:
         reader = wire.FrameReader()
+        begin = b""
+        while len(begin) < len(wire.MAGIC):
+            # never more: what comes right behind it would be lost in a buffer
+            begin += os.read(self._out.fileno(), len(wire.MAGIC) - len(begin)) or b"?"
+        assert begin == wire.MAGIC
         while data := os.read(self._out.fileno(), 65536):
             yield from reader.feed(data)
 
