@@ -23,8 +23,9 @@ from runner.errors import HostError, TimedOut, Unreachable
 
 _END_S = 1.0
 """What is still in the pipes of a command that has ended; a child it left behind may hold them."""
-_MOST_KEPT = 16 << 20
-"""Bytes of a command's output, the last ones: a host may answer without an end."""
+_FIRST_KEPT, _MOST_KEPT = 1 << 20, 16 << 20
+"""Bytes of a command's output, the first and the last ones: a host may answer without an end."""
+_LONGEST_LINE = 1 << 16
 _FRAME = (
     'm=$1; shift; printf %s "$m"; printf %s "$m" >&2; "$@"; s=$?; printf %s "$m$s" >&2; exit $s'
 )
@@ -62,10 +63,10 @@ class Collector:
             self._before[:] = before
         self.data += piece
         if len(self.data) > 2 * _MOST_KEPT:
-            del self.data[:-_MOST_KEPT]
+            del self.data[_FIRST_KEPT:-_MOST_KEPT]
         if self._on_line is not None:
             *lines, rest = (bytes(self._line) + piece).split(b"\n")
-            self._line[:] = rest
+            self._line[:] = rest[:_LONGEST_LINE]
             for line in lines:
                 self._on_line(line.decode("utf-8", "replace").rstrip("\r"))
 

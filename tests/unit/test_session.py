@@ -23,6 +23,18 @@ def test_lines_are_told_whole_and_only_after_the_mark() -> None:
     assert lines == ["one", "two"]
 
 
+def test_of_output_without_an_end_the_first_and_the_last_bytes_are_kept() -> None:
+    lines: list[str] = []
+    out = Collector("MARK", lines.append)
+    out.feed(b"MARKfirst\n")
+    for _ in range(50):
+        out.feed(b"x" * (1 << 20))
+    out.feed(b"\nlast\n")
+    assert out.data.startswith(b"first\n") and out.data.endswith(b"x\nlast\n")
+    assert len(out.data) < 34 << 20
+    assert [lines[0], lines[-1]] == ["first", "last"] and len(lines[1]) < 3 << 20
+
+
 def test_a_shell_that_runs_nothing_is_an_error_that_quotes_it() -> None:
     out, err = Collector("MARK"), Collector("MARK")
     out.feed(b"This account is currently not available.\n")
