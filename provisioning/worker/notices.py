@@ -73,8 +73,8 @@ class Notices:
         outcome = str(state.get("outcome"))
         if settings is not None and spec.get("sweep"):
             self._sweep_ended(client, settings, paths, spec, state)
-        told_of = outcome != DONE if spec.get("sweep") else True
-        if settings is None or not told_of or not messages.wants(settings, "ended", outcome):
+        is_told_with_all = outcome == DONE and bool(spec.get("sweep"))
+        if settings is None or is_told_with_all or not messages.wants(settings, "ended", outcome):
             put_mark(mark)  # else who wants to hear later would be told of old ends
             return
         ident = messages.message_id(spec["id"], "ended", resumes_of(state), self._known.worker)

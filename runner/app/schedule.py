@@ -132,6 +132,7 @@ def update(ctx: Context, name: str, cron_text: str | None, words: Sequence[str])
             code=typed.own.get("code", before.code),
             python=sys.executable,
         )
+        line = crontab.line_of(_crontab_of(before), shelf.key)
         with code_kept(shelf):
             try:
                 schedule = _put(ctx, shelf, schedule)
@@ -141,10 +142,22 @@ def update(ctx: Context, name: str, cron_text: str | None, words: Sequence[str])
                 return schedule
             except BaseException:
                 shelf.write(before)
-                if not before.paused:
-                    with contextlib.suppress(RunnerError, OSError):
-                        _put_line(before)
+                with contextlib.suppress(RunnerError, OSError):
+                    _put_back_line(line, shelf.key)
                 raise
+
+
+def _crontab_of(schedule: Schedule) -> bytes:
+    """The crontab, as far as this schedule has to do with it. Raises ProvisionError."""
+    return b"" if schedule.paused else cron.read_crontab() or b""
+
+
+def _put_back_line(line: bytes | None, key: str) -> None:
+    """The line as it was; None: there was none."""
+    if line is None:
+        _drop_line(key)
+    else:
+        cron.change_crontab(lambda text: crontab.added(text, line, key), _crontab_lock())
 
 
 def _put(ctx: Context, shelf: Shelf, schedule: Schedule) -> Schedule:

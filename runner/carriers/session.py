@@ -26,6 +26,7 @@ _END_S = 1.0
 _FIRST_KEPT, _MOST_KEPT = 1 << 20, 16 << 20
 """Bytes of a command's output, the first and the last ones: a host may answer without an end."""
 _LONGEST_LINE = 1 << 16
+"""Bytes of a line without an end that are told with the rest of it."""
 _FRAME = (
     'm=$1; shift; printf %s "$m"; printf %s "$m" >&2; "$@"; s=$?; printf %s "$m$s" >&2; exit $s'
 )
