@@ -378,15 +378,6 @@ def test_a_heartbeat_beats_while_the_worker_lives(person: Person) -> None:
     wait_for(lambda: read(person.place / "heartbeat.json").get("ok"), 30, "its record")
 
 
-@pytest.fixture
-def desk(local_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[CronDesk]:
-    here = os.getcwd()
-    made = CronDesk(local_worker)
-    monkeypatch.setenv("HOME", str(made.home))
-    yield made
-    os.chdir(here)
-
-
 def wants(desk: CronDesk, receiver: Receiver) -> None:
     """Their file where cron finds it: it has no variable of theirs but HOME."""
     path = desk.home / ".config/runner/notify.toml"

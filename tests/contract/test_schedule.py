@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,20 +12,10 @@ import pytest
 from runner.app.looking import come_by
 from runner.schedule.definition import Begun
 from tests.helpers.cron_desk import CronDesk
-from tests.helpers.local_worker import LocalWorker, read
+from tests.helpers.local_worker import read
 
 DAY_S = 86_400.0
 TIMES = "* * * * *"
-
-
-@pytest.fixture
-def desk(local_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[CronDesk]:
-    here = os.getcwd()
-    made = CronDesk(local_worker)
-    monkeypatch.setenv("HOME", str(made.home))
-    monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")
-    yield made
-    os.chdir(here)
 
 
 def runs(desk: CronDesk) -> list[str]:

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,21 +14,15 @@ import pytest
 
 from runner.schedule_files import shelf_of
 from tests.helpers.cron_desk import CronDesk
-from tests.helpers.local_worker import LocalWorker
 from tests.helpers.wait import wait_for
 
 NIGHTLY = ("schedule", "add", "n", "30 2 * * *", "--", "cat", "a.txt")
 
 
-@pytest.fixture
-def desk(local_worker: LocalWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[CronDesk]:
-    here = os.getcwd()
-    made = CronDesk(local_worker)
-    monkeypatch.setenv("HOME", str(made.home))
-    monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")
-    made.worker.file("a.txt", "then")
-    yield made
-    os.chdir(here)
+@pytest.fixture(autouse=True)
+def code(desk: CronDesk) -> None:
+    """What they train."""
+    desk.worker.file("a.txt", "then")
 
 
 class Other:
